@@ -1,0 +1,1 @@
+"""isostep: fine-tuning whose numbers do not change when the hardware does."""
