@@ -1,0 +1,96 @@
+"""Evaluation: every example exactly once, on any number of ranks, one exchange at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from isostep.data.loader import Rows, WindowSampler, make_loader
+from isostep.data.plan import Indices, make_window
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from isostep.tasks import Task
+    from isostep.train.ranks import Ranks
+
+Arrays = tuple[npt.NDArray[Any], ...]
+
+
+class Evaluator:
+    """The loss and metrics of a task on fixed rows of a dataset.
+
+    Args:
+        rows: the dataset.
+        lengths: (n,) tokens of each of its rows.
+        indices: (m,) the rows that are evaluated.
+        budget: the most tokens in one micro-batch.
+
+    The rows are sorted by length and dealt over the ranks like one large window; each rank keeps (row, prediction,
+    target, loss) of its own and all is exchanged once. Since losses are summed per row, in the rows' order and in
+    float64, the result does not depend on the micro-batches.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        ranks: Ranks,
+        task: Task,
+        rows: Rows,
+        lengths: npt.NDArray[np.int32],
+        indices: Indices,
+        budget: int,
+    ) -> None:
+        self.ranks = ranks
+        self.task = task
+        self.indices = indices
+        window = make_window(0, indices, lengths[indices], len(indices), ranks.world_size, budget)
+        self.loader = accelerator.prepare_data_loader(make_loader(rows, WindowSampler(window), task.collate, workers=0))
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """{"loss": ..., metric: ...}, the same on all ranks."""
+        own = self._run(model)
+        gathered = self.ranks.gather(own)
+        # computed once and handed out, so that every rank decides on the same numbers
+        result = self.ranks.agree(lambda: self._score(gathered), only=lambda: self.ranks.is_main)
+        shared = self.ranks.share(result)
+        assert shared is not None
+        return shared
+
+    @torch.no_grad()
+    def _run(self, model: nn.Module) -> Arrays:
+        """This rank's (row, prediction, target, loss), placeholders left out."""
+        was_training = model.training
+        model.eval()
+        kept: list[tuple[torch.Tensor, ...]] = []
+        for batch in self._batches():
+            outcome = self.task.forward(model, batch)
+            real = batch["weights"] > 0
+            columns = (batch["indices"], outcome.predictions, outcome.targets, outcome.losses)
+            kept.append(tuple(column[real] for column in columns))
+        model.train(was_training)
+        return tuple(torch.cat(column).cpu().numpy() for column in zip(*kept, strict=True))
+
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        # to its end, never broken off: a prepared loader that is left early stays registered as the active one
+        yield from self.loader
+
+    def _score(self, gathered: list[Arrays]) -> dict[str, float]:
+        index, predictions, targets, losses = (np.concatenate(column) for column in zip(*gathered, strict=True))
+        order = np.argsort(index, kind="stable")
+        if not np.array_equal(index[order], np.sort(self.indices)):
+            raise AssertionError(f"evaluation saw {len(index)} rows, wanted each of {len(self.indices)} exactly once")
+        loss = float(losses[order].astype(np.float64).sum() / len(order))
+        return {"loss": loss, **self.task.metrics(predictions[order], targets[order])}
+
+
+def evaluate_all(evaluators: dict[str, Evaluator], model: nn.Module) -> dict[str, float]:
+    """{prefix + "/" + name: value} of each evaluator, in order."""
+    return {f"{prefix}/{name}": value for prefix, run in evaluators.items() for name, value in run(model).items()}
+
+

@@ -1,0 +1,227 @@
+"""`fit`: wires a run from its configuration, trains it, and leaves its folder in order, whatever happens."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from accelerate.scheduler import AcceleratedScheduler
+from accelerate.utils import send_to_device
+from torch import nn
+
+from isostep.checkpoint.card import model_card
+from isostep.checkpoint.export import export
+from isostep.data.loader import Collate, TrainSampler, make_loader
+from isostep.data.plan import Plan, fixed_subset
+from isostep.data.tokens import TokenizedData, lengths
+from isostep.errors import COMPLETED, DataError, DivergedError, IsostepError
+from isostep.models.load import freeze_unused, load_model
+from isostep.optim import make_optimizer, make_scheduler
+from isostep.state import TrainState
+from isostep.tasks import Classification, Task
+from isostep.track import console, environment
+from isostep.track.folder import claim
+from isostep.track.record import NullRecord, Record, history, read_rows, write_atomically, write_status
+from isostep.track.wandb import NullTracker, make_tracker
+from isostep.train.evaluate import Evaluator
+from isostep.train.loop import Loop
+from isostep.train.prepare import prepare_data, token_budget
+from isostep.train.ranks import Ranks, start
+from isostep.train.step import Step
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedTokenizerBase
+
+    from isostep.config import Config
+
+LOGGER = logging.getLogger("isostep")
+
+
+def fit(config: Config, *, task: Task | None = None) -> dict[str, Any]:
+    """Train what `config` says on all ranks of this process' launcher; what train.py does.
+
+    Args:
+        config: the resolved configuration, from Config.load.
+        task: another task than task.kind's, usually a subclass with its own `item_losses`.
+
+    Returns:
+        The history: steps, train_losses, val_losses, train_accs, val_accs (one entry an evaluation) and examples_seen.
+
+    Raises:
+        ConfigError, DataError, DivergedError: on all ranks alike; each carries its exit code.
+    """
+    accelerator, ranks = start(config)
+    try:
+        return _Run(config, accelerator, ranks, task or Classification()).run()
+    finally:
+        console.close_log()
+        accelerator.end_training()
+
+
+class _Run:
+    """One start of a run: claims the folder, prepares, trains, and records how it ended."""
+
+    def __init__(self, config: Config, accelerator: Accelerator, ranks: Ranks, task: Task) -> None:
+        self.config = config
+        self.accelerator = accelerator
+        self.ranks = ranks
+        self.task = task
+        self.folder = Path(config.run.root) / config.run.name
+        self.state = TrainState()
+
+    def run(self) -> dict[str, Any]:
+        claimed = self.ranks.share(
+            self.ranks.agree(lambda: claim(self.folder, self.config), only=lambda: self.ranks.is_main)
+        )
+        assert claimed is not None
+        if claimed.finished:
+            if self.ranks.is_main:
+                print(f"{self.folder}: this run is already finished; nothing to do")
+            return self._history()
+        self.state.restarts = claimed.restarts
+        try:
+            return self._train()
+        except BaseException as error:
+            self._record_failure(error)
+            raise
+
+    def _record_failure(self, error: BaseException) -> None:
+        if self.ranks.is_main:
+            code = error.exit_code if isinstance(error, IsostepError) else 1
+            state = "diverged" if isinstance(error, DivergedError) else "failed"
+            reason = str(error) or type(error).__name__
+            write_status(self.folder, state, self.state, self.ranks.world_size, reason, code)
+
+    def _history(self) -> dict[str, Any]:
+        return self.ranks.share(history(read_rows(self.folder / "metrics.jsonl")) if self.ranks.is_main else {})
+
+    def _train(self) -> dict[str, Any]:
+        self.ranks.agree(lambda: console.open_log(self.folder, self.ranks.rank))
+        record, tracker = self._open_record()
+        record.status("running", self.state)
+        data, tokenizer = prepare_data(self.config, self.ranks)
+        self.task.bind(tokenizer, data.labels)
+        torch.manual_seed(self.config.run.seed)  # a new head is drawn alike on every rank
+        model = self.ranks.agree(lambda: load_model(self.config, data.labels, tokenizer))
+        assert model is not None
+        loop = self._wire(model, data, tokenizer, record, tracker)
+        self._say_what_runs(loop, data)
+        reason = loop.run()
+        self._export("final", loop.model, tokenizer, data, loop.evaluation)
+        record.write_history()
+        record.status("completed", self.state, reason, COMPLETED)
+        tracker.finish(self.state, COMPLETED)
+        loop.progress.close()
+        record.close()
+        LOGGER.info("completed: %s, %d steps, best %s %s at step %s, %.1f s of training; %s",
+                    reason, self.state.step, self.config.eval.metric, self.state.best_value, self.state.best_step,
+                    self.state.train_seconds, self.folder)  # fmt: skip
+        return self._history()
+
+    def _open_record(self) -> tuple[NullRecord, NullTracker]:
+        if not self.ranks.is_main:
+            return NullRecord(), NullTracker()
+        facts = environment.describe(self.ranks.world_size, self.accelerator.mixed_precision)
+        write_atomically(self.folder / "env.json", environment.to_json(facts))
+        return Record(self.folder, self.ranks.world_size), make_tracker(self.config, self.folder, facts)
+
+    def _wire(
+        self,
+        model: nn.Module,
+        data: TokenizedData,
+        tokenizer: PreTrainedTokenizerBase,
+        record: NullRecord,
+        tracker: NullTracker,
+    ) -> Loop:
+        config, accelerator = self.config, self.accelerator
+        budget = token_budget(config, accelerator.device)
+        plan = Plan(lengths(data.train), config.batch.size, self.ranks.world_size, budget, config.run.seed)
+        total_steps = config.train.max_steps or config.train.epochs * plan.windows_per_epoch
+        model.to(accelerator.device)
+        first = self._first_batch(plan, data)
+        unused = freeze_unused(model, lambda: self._zero_backward(model, first))
+        if unused:
+            LOGGER.info("not trained, since the task never reaches them: %s", ", ".join(unused))
+        model, optimizer = accelerator.prepare(model, make_optimizer(model, config.optim))
+        # built by hand: prepare() would step it world_size times a step (accelerate #2926)
+        scheduler = AcceleratedScheduler(
+            make_scheduler(optimizer.optimizer, config.optim, total_steps), optimizer, split_batches=True
+        )
+        step = Step(accelerator, model, optimizer, scheduler, self.task, config.optim.max_grad_norm)
+        step.warm_up(first)
+        sampler = TrainSampler(plan)
+        workers = config.data.workers if config.data.workers is not None else 0
+        loader = accelerator.prepare_data_loader(make_loader(data.train, sampler, self.task.collate, workers))
+        evaluators = self._evaluators(data, plan)
+        progress = console.Progress(0, total_steps) if self.ranks.is_main else console.NullProgress()
+        seed_rank(config.run.seed, self.ranks.rank)
+        return Loop(config, accelerator, model, step, plan, loader, sampler, evaluators, self.state, total_steps,
+                    record, tracker, progress,
+                    lambda results: self._export("best", model, tokenizer, data, results))  # fmt: skip
+
+    def _evaluators(self, data: TokenizedData, plan: Plan) -> dict[str, Evaluator]:
+        seed, settings = self.config.run.seed, self.config.eval
+
+        def evaluator(rows: Any, most: int | None) -> Evaluator:
+            chosen = fixed_subset(len(rows), most, seed)
+            return Evaluator(self.accelerator, self.ranks, self.task, rows, lengths(rows), chosen, plan.budget)
+
+        made = {"eval": evaluator(data.validation, settings.max_examples)}
+        if settings.train_examples:
+            made["eval/train"] = evaluator(data.train, settings.train_examples)
+        return made
+
+    def _first_batch(self, plan: Plan, data: TokenizedData) -> dict[str, Any]:
+        part = plan.window(0, 0).passes[-1][0]  # the smallest part of the first window
+        batch = Collate(self.task.collate)((part, data.train.__getitems__(list(part.indices))))
+        moved: dict[str, Any] = send_to_device(batch, self.accelerator.device)
+        return moved
+
+    def _zero_backward(self, model: nn.Module, batch: dict[str, Any]) -> None:
+        (self.task.forward(model, batch).losses.sum() * 0.0).backward()
+
+    def _export(
+        self,
+        name: str,
+        model: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        data: TokenizedData,
+        results: dict[str, float],
+    ) -> None:
+        def write() -> None:
+            card = model_card(self.config, data.labels.names, results, self.state.step, sys.argv)
+            export(self.accelerator.unwrap_model(model), tokenizer, self.folder / name, card)
+
+        self.ranks.agree(write, only=lambda: self.ranks.is_main)
+
+    def _say_what_runs(self, loop: Loop, data: TokenizedData) -> None:
+        config, plan, model = self.config, loop.plan, loop.model
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        total = sum(p.numel() for p in model.parameters())
+        window = plan.window(0, 0)
+        for line in (
+            f"model {config.model.path}: {total:,} parameters, {trained:,} trained",
+            f"data: {len(data.train):,} training and {len(data.validation):,} validation rows, "
+            f"labels {', '.join(data.labels.names[:8])}{' ...' if len(data.labels.names) > 8 else ''}",
+            f"plan: {loop.total_steps} steps of {config.batch.size} examples, {plan.windows_per_epoch} an epoch; "
+            f"the first in {len(window.passes)} pass(es) of at most {plan.budget} tokens on each of "
+            f"{self.ranks.world_size} rank(s), padding x{window.padded_tokens / window.tokens:.2f}",
+            f"device {self.accelerator.device}, precision {self.accelerator.mixed_precision}, "
+            f"attention {getattr(self.accelerator.unwrap_model(model).config, '_attn_implementation', 'eager')}",
+            f"run folder {self.folder}" + (f", restart {self.state.restarts}" if self.state.restarts else ""),
+        ):
+            LOGGER.info(line)
+
+
+def seed_rank(seed: int, rank: int) -> None:
+    """Seed python, numpy and torch from (seed, rank): dropout differs between ranks and repeats between runs."""
+    words = np.random.SeedSequence([seed, rank]).generate_state(3, np.uint32)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[1]))
+    torch.manual_seed(int(words[2]))

@@ -1,0 +1,43 @@
+"""P1 at its root: gradients, batches and rates of a step do not depend on how the step is cut."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from launch import run_program
+
+from isostep.optim import learning_rate_factor
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gradients")
+
+    def report(world: int):
+        path = Path(folder, f"world-{world}.json")
+        if not path.exists():
+            run_program("gradients", world, str(folder))
+        return json.loads(path.read_text())
+
+    return report
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_gradients_equal_one_plain_backward_in_float64(reports, world):
+    assert set(reports(world)) == {"16", "70", "100000"}, "gradients.py asserts 1e-10 for each budget and window"
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_window_ids_and_rates_are_the_same_for_any_world_size_and_budget(reports, world):
+    reference = reports(1)["100000"]
+    for budget in ("16", "70", "100000"):
+        assert reports(world)[budget] == reference
+
+
+def test_the_scheduler_moves_once_per_optimizer_step(reports):
+    wanted = [0.5 * learning_rate_factor(step, "linear", 2, 6) for step in range(6)]
+    assert wanted == [0.0, 0.25, 0.5, 0.375, 0.25, 0.125]
+    for world in (1, 2, 3, 4):
+        assert reports(world)["16"]["rates"] == wanted
