@@ -1,0 +1,119 @@
+"""The record mirrored to Weights & Biases by its own client, on rank 0. A tracker that fails never stops a run."""
+
+from __future__ import annotations
+
+import logging
+import netrc
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from isostep.track.record import write_atomically
+
+if TYPE_CHECKING:
+    from isostep.config import Config
+    from isostep.state import TrainState
+
+LOGGER = logging.getLogger("isostep")
+INIT_TIMEOUT = 30.0  # seconds; the client's own default of 90 would hold up a start for that long
+
+
+class NullTracker:
+    """Tracks nothing: track.wandb disabled, and all ranks but the first."""
+
+    def row(self, values: dict[str, Any]) -> None:
+        """Mirror a row of the record."""
+
+    def finish(self, progress: TrainState, exit_code: int) -> None:
+        """End the tracked run with the best value in its summary."""
+
+
+def resolve_mode(wanted: str) -> str:
+    """online, offline or disabled: `auto` follows WANDB_MODE where it is set, else is online with a key, else offline."""
+    if wanted != "auto":
+        return wanted
+    if os.environ.get("WANDB_MODE") in ("online", "offline", "disabled"):
+        return os.environ["WANDB_MODE"]
+    return "online" if _has_key() else "offline"
+
+
+def _has_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def run_id(folder: Path) -> str:
+    """The id of the tracked run, made once and kept in the run folder, so that every start continues the same run."""
+    path = folder / "wandb" / "run-id"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, secrets.token_hex(4))
+    return path.read_text(encoding="utf-8").strip()
+
+
+def make_tracker(config: Config, folder: Path, environment: dict[str, Any]) -> NullTracker:
+    """The tracker that track.wandb asks for. An unreachable server is a warning, and the run is kept offline."""
+    mode = resolve_mode(config.track.wandb)
+    if mode == "disabled":
+        return NullTracker()
+    try:
+        return WandbTracker(config, folder, environment, mode)
+    except Exception as error:  # noqa: BLE001 - whatever the client raises: the run matters more
+        if mode == "offline":
+            LOGGER.warning("W&B could not start (%s); the run goes on without it, metrics.jsonl has everything", error)
+            return NullTracker()
+    LOGGER.warning("W&B is unreachable; the run is kept offline in %s (wandb sync uploads it)", folder / "wandb")
+    return WandbTracker(config, folder, environment, "offline")
+
+
+class WandbTracker(NullTracker):
+    """One W&B run per run folder, over all its starts."""
+
+    def __init__(self, config: Config, folder: Path, environment: dict[str, Any], mode: str) -> None:
+        import wandb
+
+        self._run: Any = wandb.init(
+            dir=folder,
+            id=run_id(folder),
+            resume="allow",
+            name=config.run.name,
+            project=config.track.project,
+            entity=config.track.entity,
+            group=config.track.group,
+            tags=list(config.track.tags or []),
+            notes=config.track.notes,
+            config={**config.to_dict(), "environment": environment},
+            mode=mode,
+            settings=wandb.Settings(init_timeout=INIT_TIMEOUT, silent=True, console="off"),
+        )
+        # the axis is our own step: W&B's starts at 0 in every offline part, and it drops what lies below it
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+        LOGGER.info("W&B: %s, run %s", mode, self._run.id)
+
+    def row(self, values: dict[str, Any]) -> None:
+        if self._run is None:
+            return
+        try:
+            self._run.log(values)
+        except Exception as error:  # noqa: BLE001 - as above
+            LOGGER.warning("W&B failed (%s); the run goes on without it, metrics.jsonl has everything", error)
+            self._run = None
+
+    def finish(self, progress: TrainState, exit_code: int) -> None:
+        if self._run is None:
+            return
+        try:
+            if progress.best_step is not None:
+                self._run.summary["best/value"] = progress.best_value
+                self._run.summary["best/step"] = progress.best_step
+            self._run.finish(exit_code=exit_code)
+        except Exception as error:  # noqa: BLE001 - as above
+            LOGGER.warning("W&B could not end its run (%s); metrics.jsonl has everything", error)
