@@ -11,51 +11,22 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import torch
-from accelerate.scheduler import AcceleratedScheduler
-from transformers import BertConfig, BertForSequenceClassification
+from small import Rows, bert
 
 from isostep.config import Config
 from isostep.data.loader import TrainSampler, make_loader
 from isostep.data.plan import Plan
-from isostep.optim import make_scheduler
 from isostep.tasks import Classification
 from isostep.train.ranks import start
-from isostep.train.step import Step
+from isostep.train.step import Step, prepare_scheduler
 
-ROWS, BATCH, EPOCHS, BUDGETS = 22, 8, 2, (16, 70, 100_000)
-
-
-class Rows:
-    """Ragged rows of 1 to 40 tokens."""
-
-    def __init__(self) -> None:
-        draw = np.random.default_rng(0)
-        self.lengths = draw.integers(1, 41, ROWS).astype(np.int32)
-        self.rows = [
-            {"input_ids": draw.integers(5, 60, n).tolist(), "token_type_ids": [0] * n, "labels": int(draw.integers(3))}
-            for n in self.lengths.tolist()
-        ]
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitems__(self, keys: list[int]) -> list[dict[str, object]]:
-        return [self.rows[key] for key in keys]
-
-
-def model() -> torch.nn.Module:
-    torch.manual_seed(3)
-    shape = BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
-                       max_position_embeddings=64, num_labels=3, hidden_dropout_prob=0.0,
-                       attention_probs_dropout_prob=0.0)  # fmt: skip
-    return BertForSequenceClassification(shape).double()
+BATCH, EPOCHS, BUDGETS = 8, 2, (16, 70, 100_000)
 
 
 def plain_steps(rows: Rows, order: list[list[int]], rates: list[float]) -> list[tuple[float, torch.Tensor]]:
     """(mean loss, gradient) of each window: the rows one by one, no padding, no ranks, no micro-batches."""
-    net, out = model(), []
+    net, out = bert(), []
     for ids, rate in zip(order, rates, strict=True):
         losses = []
         for row in rows.__getitems__(ids):
@@ -74,16 +45,15 @@ def main(folder: str) -> None:
     config = Config.load(overrides=["--run.name", "gradients", "--data.path", "builtin:sms", "--model.path",
                                     "builtin:tiny", "--optim.lr", "0.5", "--optim.warmup", "2"])  # fmt: skip
     accelerator, ranks = start(config)
-    rows, task = Rows(), Classification()
+    rows, task = Rows(22), Classification()
     task.tokenizer = SimpleNamespace(pad_token_id=0)  # type: ignore[assignment]
     report = {}
     for budget in BUDGETS:
         plan = Plan(rows.lengths, BATCH, ranks.world_size, budget, seed=11)
-        net = model()
+        net = bert()
         plain_sgd = torch.optim.SGD(net.parameters(), lr=config.optim.lr)
         prepared, optimizer = accelerator.prepare(net, plain_sgd)
-        schedule = make_scheduler(optimizer.optimizer, config.optim, EPOCHS * plan.windows_per_epoch)
-        scheduler = AcceleratedScheduler(schedule, optimizer, split_batches=True)
+        scheduler = prepare_scheduler(optimizer, config.optim, EPOCHS * plan.windows_per_epoch)
         step = Step(accelerator, prepared, optimizer, scheduler, task, max_grad_norm=None)
         sampler = TrainSampler(plan)
         loader = accelerator.prepare_data_loader(make_loader(rows, sampler, task.collate, 0))

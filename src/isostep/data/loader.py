@@ -102,7 +102,7 @@ def make_loader(
     return DataLoader(
         PartDataset(rows),
         batch_sampler=sampler,  # type: ignore[arg-type]  # any iterable of keys serves; see TrainSampler
-        collate_fn=Collate(collate),
+        collate_fn=Collate(collate),  # type: ignore[arg-type]  # called with what __getitems__ gives
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=torch.cuda.is_available(),

@@ -7,7 +7,7 @@ import netrc
 import os
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import urlparse
 
 from isostep.track.record import write_atomically
@@ -30,12 +30,14 @@ class NullTracker:
         """End the tracked run with the best value in its summary."""
 
 
-def resolve_mode(wanted: str) -> str:
+Mode = Literal["online", "offline", "disabled"]
+
+
+def resolve_mode(wanted: str) -> Mode:
     """online, offline or disabled: `auto` follows WANDB_MODE where it is set, else is online with a key, else offline."""
-    if wanted != "auto":
-        return wanted
-    if os.environ.get("WANDB_MODE") in ("online", "offline", "disabled"):
-        return os.environ["WANDB_MODE"]
+    for asked in (wanted, os.environ.get("WANDB_MODE")):
+        if asked in get_args(Mode):
+            return cast(Mode, asked)
     return "online" if _has_key() else "offline"
 
 
@@ -76,7 +78,7 @@ def make_tracker(config: Config, folder: Path, environment: dict[str, Any]) -> N
 class WandbTracker(NullTracker):
     """One W&B run per run folder, over all its starts."""
 
-    def __init__(self, config: Config, folder: Path, environment: dict[str, Any], mode: str) -> None:
+    def __init__(self, config: Config, folder: Path, environment: dict[str, Any], mode: Mode) -> None:
         import wandb
 
         self._run: Any = wandb.init(

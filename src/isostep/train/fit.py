@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from accelerate.scheduler import AcceleratedScheduler
 from accelerate.utils import send_to_device
 from torch import nn
 
@@ -21,7 +20,7 @@ from isostep.data.plan import Plan, fixed_subset
 from isostep.data.tokens import TokenizedData, lengths
 from isostep.errors import COMPLETED, DataError, DivergedError, IsostepError
 from isostep.models.load import freeze_unused, load_model
-from isostep.optim import make_optimizer, make_scheduler
+from isostep.optim import make_optimizer
 from isostep.state import TrainState
 from isostep.tasks import Classification, Task
 from isostep.track import console, environment
@@ -32,7 +31,7 @@ from isostep.train.evaluate import Evaluator
 from isostep.train.loop import Loop
 from isostep.train.prepare import prepare_data, token_budget
 from isostep.train.ranks import Ranks, start
-from isostep.train.step import Step
+from isostep.train.step import Step, prepare_scheduler
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -149,10 +148,7 @@ class _Run:
         if unused:
             LOGGER.info("not trained, since the task never reaches them: %s", ", ".join(unused))
         model, optimizer = accelerator.prepare(model, make_optimizer(model, config.optim))
-        # built by hand: prepare() would step it world_size times a step (accelerate #2926)
-        scheduler = AcceleratedScheduler(
-            make_scheduler(optimizer.optimizer, config.optim, total_steps), optimizer, split_batches=True
-        )
+        scheduler = prepare_scheduler(optimizer, config.optim, total_steps)
         step = Step(accelerator, model, optimizer, scheduler, self.task, config.optim.max_grad_norm)
         step.warm_up(first)
         sampler = TrainSampler(plan)

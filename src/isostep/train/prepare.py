@@ -27,20 +27,21 @@ def token_budget(config: Config, device: torch.device) -> int:
     return config.batch.tokens_per_device or TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cpu"])
 
 
+def make_data(config: Config) -> tuple[TokenizedData, PreTrainedTokenizerBase]:
+    """The tokenised data of a configuration and its tokenizer, from the caches where they are there; one process."""
+    max_length = resolve_max_length(config, max_positions(config))
+    sources = resolve(config)
+    limit = config.data.max_train_examples
+    tokenizer = load_tokenizer(config, lambda: training_texts(sources, limit), cache_root())
+    return load(config, sources, tokenizer, max_length), tokenizer
+
+
 def prepare_data(config: Config, ranks: Ranks) -> tuple[TokenizedData, PreTrainedTokenizerBase]:
     """The checked, tokenised data and its tokenizer, on every rank; tokenised by one process a node.
 
     Raises DataError or ConfigError on all ranks alike, DataError too where the nodes see different data.
     """
-
-    def make() -> tuple[TokenizedData, PreTrainedTokenizerBase]:
-        max_length = resolve_max_length(config, max_positions(config))
-        sources = resolve(config)
-        limit = config.data.max_train_examples
-        tokenizer = load_tokenizer(config, lambda: training_texts(sources, limit), cache_root())
-        return load(config, sources, tokenizer, max_length), tokenizer
-
-    data, tokenizer = ranks.on_each_node(make)
+    data, tokenizer = ranks.on_each_node(lambda: make_data(config))
     digests = ranks.gather(_digest(data))
     if len(set(digests)) > 1:
         odd = next(rank for rank, digest in enumerate(digests) if digest != digests[0])

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from accelerate.scheduler import AcceleratedScheduler
 from torch import Tensor, nn
 
 from isostep.data.plan import Window
+from isostep.optim import make_scheduler
 from isostep.tasks.base import at_least_fp32
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from accelerate.optimizer import AcceleratedOptimizer
-    from accelerate.scheduler import AcceleratedScheduler
 
+    from isostep.config import Optim
     from isostep.tasks import Task
 
 
@@ -27,6 +29,16 @@ class StepResult(NamedTuple):
     """() float64: this rank's summed item losses; over all ranks and divided by the weight it is the window's loss."""
     grad_norm: Tensor
     """() the gradient's 2-norm before clipping, the same on all ranks."""
+
+
+def prepare_scheduler(optimizer: AcceleratedOptimizer, optim: Optim, total_steps: int) -> AcceleratedScheduler:
+    """The schedule, moved once per optimizer step on any number of ranks, and not by a step that GradScaler skipped.
+
+    Built by hand: Accelerator.prepare would move it world_size times a step (accelerate #2926), and `split_batches`
+    is what tells AcceleratedScheduler not to. The loaders never get that option.
+    """
+    scheduler = make_scheduler(optimizer.optimizer, optim, total_steps)
+    return AcceleratedScheduler(scheduler, optimizer, split_batches=True)
 
 
 class Step:
