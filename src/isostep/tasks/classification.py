@@ -58,6 +58,7 @@ class Classification(Task):
             )
             return float(p), float(r), float(f)
 
+        varied = len(np.union1d(targets, predictions)) > 1
         macro = scores("macro")
         plain = scores("binary") if len(classes) == 2 else macro
         return {
@@ -68,5 +69,6 @@ class Classification(Task):
             "f1_macro": macro[2],
             "precision_macro": macro[0],
             "recall_macro": macro[1],
-            "mcc": float(matthews_corrcoef(targets, predictions)),
+            # 0 by definition where all are of one class, which scikit-learn says with a warning too
+            "mcc": float(matthews_corrcoef(targets, predictions)) if varied else 0.0,
         }

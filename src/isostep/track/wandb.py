@@ -71,6 +71,9 @@ def make_tracker(config: Config, folder: Path, environment: dict[str, Any]) -> N
         if mode == "offline":
             LOGGER.warning("W&B could not start (%s); the run goes on without it, metrics.jsonl has everything", error)
             return NullTracker()
+    import wandb
+
+    wandb.teardown()  # its service still holds the id of the start that failed
     LOGGER.warning("W&B is unreachable; the run is kept offline in %s (wandb sync uploads it)", folder / "wandb")
     return WandbTracker(config, folder, environment, "offline")
 

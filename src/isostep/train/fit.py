@@ -57,10 +57,14 @@ def fit(config: Config, *, task: Task | None = None) -> dict[str, Any]:
     """
     accelerator, ranks = start(config)
     try:
-        return _Run(config, accelerator, ranks, task or Classification()).run()
+        made = _Run(config, accelerator, ranks, task or Classification()).run()
+    except IsostepError:  # raised by all ranks together; after any other error the process group is best left alone
+        accelerator.end_training()
+        raise
     finally:
         console.close_log()
-        accelerator.end_training()
+    accelerator.end_training()
+    return made
 
 
 class _Run:
