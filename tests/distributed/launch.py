@@ -12,6 +12,15 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+LAUNCH = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "MULTI_GPU",
+    "use_cpu": True,
+    "mixed_precision": "no",
+    "num_machines": 1,
+    "machine_rank": 0,
+    "main_process_port": 0,
+}
 
 
 def free_port() -> int:
@@ -47,7 +56,12 @@ def run_program(name: str, world: int, *arguments: str, timeout: float = 120) ->
 
 
 def train(
-    folder: Path, config: dict[str, object], world: int, *overrides: str, cache: Path | None = None, timeout: float = 240
+    folder: Path,
+    config: dict[str, object],
+    world: int,
+    *overrides: str,
+    cache: Path | None = None,
+    timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
     """`train.py` with `config` on `world` ranks: by python alone for one, by accelerate launch for more."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,11 +72,7 @@ def train(
         command = [sys.executable, *command]
     else:
         launch = folder / "launch.yaml"
-        launch.write_text(
-            yaml.safe_dump({"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "use_cpu": True,
-                            "mixed_precision": "no", "num_machines": 1, "machine_rank": 0, "main_process_port": 0,
-                            "num_processes": world})  # fmt: skip
-        )
+        launch.write_text(yaml.safe_dump({**LAUNCH, "num_processes": world}))
         accelerate = Path(sys.executable).parent / "accelerate"
         command = [str(accelerate), "launch", "--config_file", str(launch), *command]
     return subprocess.run(

@@ -36,7 +36,9 @@ class Poisoned(Classification):
         return losses * float("nan") if last and self.step - 1 in self.steps else losses
 
 
-def run(folder: str, name: str, steps: range, *overrides: str) -> tuple[list[dict[str, object]], dict[str, object], bool]:
+def run(
+    folder: str, name: str, steps: range, *overrides: str
+) -> tuple[list[dict[str, object]], dict[str, object], bool]:
     config = Config.load(overrides=[
         "--run.name", name, "--run.root", folder, "--data.path", "builtin:sms", "--model.path", "builtin:tiny",
         "--data.max_train_examples", "64", "--batch.size", "8", "--batch.tokens_per_device", "100000",

@@ -14,7 +14,11 @@ class Rows:
         draw = np.random.default_rng(0)
         self.lengths = draw.integers(1, 41, n).astype(np.int32)
         self.rows = [
-            {"input_ids": draw.integers(5, 60, size).tolist(), "token_type_ids": [0] * size, "labels": int(draw.integers(3))}
+            {
+                "input_ids": draw.integers(5, 60, size).tolist(),
+                "token_type_ids": [0] * size,
+                "labels": int(draw.integers(3)),
+            }
             for size in self.lengths.tolist()
         ]
 

@@ -74,7 +74,22 @@ def test_p1_the_curve_is_the_same_on_any_number_of_ranks_and_any_token_budget(wo
 
 def test_every_window_counts_the_short_one_too(reference):
     assert [row["step"] for row in reference if "train/loss" in row] == list(range(1, 15))
-    assert [row["examples_seen"] for row in reference] == [16, 32, 48, 64, 80, 96, 100, 116, 132, 148, 164, 180, 196, 200]
+    assert [row["examples_seen"] for row in reference] == [
+        16,
+        32,
+        48,
+        64,
+        80,
+        96,
+        100,
+        116,
+        132,
+        148,
+        164,
+        180,
+        196,
+        200,
+    ]
     assert [row["step"] for row in reference if "eval/loss" in row] == [5, 10, 14]
 
 
@@ -84,7 +99,7 @@ def test_train_loss_is_the_mean_over_the_items_since_the_last_row(work, referenc
     done = 0
     for row in sparse:
         part = [r for r in reference if done < r["step"] <= row["step"]]
-        sizes = [r["examples_seen"] - before for r, before in zip(part, [done_examples(reference, r) for r in part])]
+        sizes = [r["examples_seen"] - done_examples(reference, r) for r in part]
         mean = sum(n * r["train/loss"] for n, r in zip(sizes, part, strict=True)) / sum(sizes)
         assert math.isclose(mean, row["train/loss"], rel_tol=1e-5)
         done = row["step"]
@@ -96,8 +111,10 @@ def done_examples(reference, row):
 
 def test_the_run_folder_holds_what_the_contract_says(work, reference):
     home = work / "runs" / "one rank"
-    for name in ("config.yaml", "env.json", "history.json", "logs/rank-0.log", "best/config.json",
-                 "final/config.json", "final/model.safetensors", "final/tokenizer.json", "final/README.md"):  # fmt: skip
+    for name in (
+        *("config.yaml", "env.json", "history.json", "logs/rank-0.log", "best/config.json", "final/config.json"),
+        *("final/model.safetensors", "final/tokenizer.json", "final/README.md"),
+    ):
         assert (home / name).exists(), name
     status = json.loads((home / "status.json").read_text())
     losses = {row["step"]: row["eval/loss"] for row in reference if "eval/loss" in row}

@@ -34,4 +34,9 @@ def test_biases_and_norms_do_not_decay_and_every_trained_parameter_is_in_one_gro
     decay, plain = parameter_groups(model, 0.1)
     assert (decay["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert [id(p) for p in decay["params"]] == [id(model[0].weight), id(model[2].weight)]
-    assert {id(p) for p in plain["params"]} == {id(model[1].weight), id(model[1].bias), id(model[2].bias), id(model[3].bias)}
+    assert {id(p) for p in plain["params"]} == {
+        id(model[1].weight),
+        id(model[1].bias),
+        id(model[2].bias),
+        id(model[3].bias),
+    }

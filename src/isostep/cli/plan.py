@@ -45,7 +45,7 @@ def describe(config: Config, world_size: int) -> list[str]:
     last = len(rows) - (plan.windows_per_epoch - 1) * config.batch.size
     return [
         f"rows         {len(rows):,} training, {len(data.validation):,} validation",
-        f"tokens       {int(rows.sum()):,}; {rows.min()} to {rows.max()} a row, mean {rows.mean():.1f}; {cut:,} rows cut",
+        f"tokens       {int(rows.sum()):,}; {rows.min()} to {rows.max()} a row, mean {rows.mean():.1f}; {cut:,} cut",
         f"labels       {', '.join(data.labels.names)}",
         f"steps        {total:,}: {plan.windows_per_epoch:,} windows an epoch of {config.batch.size} examples"
         + (f", the last of {last}" if last != config.batch.size else ""),
@@ -60,6 +60,6 @@ def _cut_lines(plan: Plan, budget: int, world_size: int) -> list[str]:
     passes = [len(window.passes) for window in windows]
     padding = sum(w.padded_tokens for w in windows) / sum(w.tokens for w in windows)
     return [
-        f"parts        {min(passes)} to {max(passes)} a rank and window, on {world_size} rank(s) of at most {budget:,} tokens",
+        f"parts        {min(passes)} to {max(passes)} a rank and window, on {world_size} rank(s) of {budget:,} tokens",
         f"padding      x{padding:.3f} (1 is none)",
     ]

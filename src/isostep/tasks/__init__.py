@@ -1,4 +1,4 @@
-"""What is learned: a task turns rows into a batch, and a batch into the losses of its items. Only the step normalises."""
+"""What is learned: a task turns rows into a batch and a batch into its items' losses. Only the step normalises."""
 
 from isostep.tasks.base import Outcome, Task
 from isostep.tasks.classification import Classification

@@ -43,7 +43,7 @@ class Classification(Task):
         return Outcome(losses, logits.argmax(-1), labels)
 
     def metrics(self, predictions: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> dict[str, float]:
-        """Accuracy, F1, precision, recall (of the second label for two classes, macro else), their macro means, Matthews.
+        """Accuracy, Matthews, F1, precision and recall (of the second of two labels, else macro), macro means.
 
         A score that has no case in the set (no prediction of a class, say) is 0, as in scikit-learn with
         zero_division=0.

@@ -34,7 +34,7 @@ Mode = Literal["online", "offline", "disabled"]
 
 
 def resolve_mode(wanted: str) -> Mode:
-    """online, offline or disabled: `auto` follows WANDB_MODE where it is set, else is online with a key, else offline."""
+    """online, offline or disabled; `auto` follows WANDB_MODE where that is set, else is online if there is a key."""
     for asked in (wanted, os.environ.get("WANDB_MODE")):
         if asked in get_args(Mode):
             return cast(Mode, asked)
@@ -67,7 +67,7 @@ def make_tracker(config: Config, folder: Path, environment: dict[str, Any]) -> N
         return NullTracker()
     try:
         return WandbTracker(config, folder, environment, mode)
-    except Exception as error:  # noqa: BLE001 - whatever the client raises: the run matters more
+    except Exception as error:
         if mode == "offline":
             LOGGER.warning("W&B could not start (%s); the run goes on without it, metrics.jsonl has everything", error)
             return NullTracker()
@@ -108,7 +108,7 @@ class WandbTracker(NullTracker):
             return
         try:
             self._run.log(values)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:
             LOGGER.warning("W&B failed (%s); the run goes on without it, metrics.jsonl has everything", error)
             self._run = None
 
@@ -120,5 +120,5 @@ class WandbTracker(NullTracker):
                 self._run.summary["best/value"] = progress.best_value
                 self._run.summary["best/step"] = progress.best_step
             self._run.finish(exit_code=exit_code)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:
             LOGGER.warning("W&B could not end its run (%s); metrics.jsonl has everything", error)

@@ -92,5 +92,3 @@ class Evaluator:
 def evaluate_all(evaluators: dict[str, Evaluator], model: nn.Module) -> dict[str, float]:
     """{prefix + "/" + name: value} of each evaluator, in order."""
     return {f"{prefix}/{name}": value for prefix, run in evaluators.items() for name, value in run(model).items()}
-
-

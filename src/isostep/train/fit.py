@@ -18,7 +18,7 @@ from isostep.checkpoint.export import export
 from isostep.data.loader import Collate, TrainSampler, make_loader
 from isostep.data.plan import Plan, fixed_subset
 from isostep.data.tokens import TokenizedData, lengths
-from isostep.errors import COMPLETED, DataError, DivergedError, IsostepError
+from isostep.errors import COMPLETED, DivergedError, IsostepError
 from isostep.models.load import freeze_unused, load_model
 from isostep.optim import make_optimizer
 from isostep.state import TrainState

@@ -64,7 +64,9 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
-    def agree(self, work: Callable[[], T], *, only: Callable[[], bool] = lambda: True, patient: bool = False) -> T | None:
+    def agree(
+        self, work: Callable[[], T], *, only: Callable[[], bool] = lambda: True, patient: bool = False
+    ) -> T | None:
         """Run `work` on the ranks for which `only` holds; if it raises on any of them, all raise.
 
         `patient` waits days rather than run.timeout for the others. A user's error keeps its class and text on every
@@ -138,7 +140,7 @@ def start(config: Config) -> tuple[Accelerator, Ranks]:
 
 
 def resolve_precision(pinned: str | None, launched: str | None) -> str:
-    """The precision of train.precision (None: not pinned) and of the launcher (None: started without accelerate launch).
+    """The precision: train.precision (None: not pinned) or the launcher's (None: no accelerate launch).
 
     Raises ConfigError where both are given and differ.
     """

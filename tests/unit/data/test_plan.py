@@ -101,8 +101,7 @@ def smallest_largest_part(ordered, count):
     for k in range(1, count + 1):
         for end in range(1, n + 1):
             best[k][end] = min(
-                [best[k - 1][end]]
-                + [max(best[k - 1][start], (end - start) * ordered[start]) for start in range(end)]
+                [best[k - 1][end]] + [max(best[k - 1][start], (end - start) * ordered[start]) for start in range(end)]
             )
     return best[count][n]
 

@@ -64,7 +64,9 @@ def test_item_losses_of_a_wrong_shape_are_named():
 
     wrong = Mean()
     with pytest.raises(ValueError, match=r"Mean.item_losses gave shape \(\) for 2 items"):
-        wrong.forward(lambda **_: SimpleNamespace(logits=torch.zeros(2, 3)), {"inputs": {}, "labels": torch.zeros(2).long()})
+        wrong.forward(
+            lambda **_: SimpleNamespace(logits=torch.zeros(2, 3)), {"inputs": {}, "labels": torch.zeros(2).long()}
+        )
 
 
 def test_small_floats_become_fp32_and_others_stay():

@@ -14,7 +14,16 @@ from isostep.track.record import Record, history, read_rows, write_atomically
 
 
 def config(tmp_path, *overrides):
-    base = ["--data.path", "builtin:sms", "--model.path", "builtin:tiny", "--run.root", str(tmp_path), "--run.name", "r"]
+    base = [
+        "--data.path",
+        "builtin:sms",
+        "--model.path",
+        "builtin:tiny",
+        "--run.root",
+        str(tmp_path),
+        "--run.name",
+        "r",
+    ]
     return Config.load(overrides=[*base, *overrides])
 
 
