@@ -1,0 +1,196 @@
+"""`isostep predict`: label the rows of a file with a trained classifier."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isostep.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from transformers import PreTrainedTokenizerBase
+
+    from isostep.config import Config
+    from isostep.data.files import Block
+    from isostep.data.labels import Labels
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command with its arguments (without its name); returns 0. Raises the errors of `predict`."""
+    arguments = _parser().parse_args(argv)
+    source, output = Path(arguments.input), Path(arguments.output)
+    rows = predict(Path(arguments.run_dir), source, output, arguments.weights, arguments.batch_tokens)
+    print(f"{rows} rows written to {output}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="isostep predict",
+        description="Label the rows of a file: same rows, same order, plus the columns prediction and scores.",
+        epilog="Formats by the file names' endings: csv, tsv, json, jsonl, parquet. A label column is not needed.",
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="folder of the run, which holds config.yaml")
+    parser.add_argument(
+        "--input", required=True, metavar="FILE", help="file with the text columns of the training data"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="file to write, replaced only when it is whole")
+    parser.add_argument(
+        "--weights",
+        metavar="best|final|PATH",
+        help="whose weights; PATH is an exported folder (default: best, else final)",
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=_positive,
+        default=8192,
+        metavar="N",
+        help="most tokens in one batch; the predictions do not depend on it (default: 8192)",
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def predict(run_dir: Path, source: Path, output: Path, weights: str | None = None, batch_tokens: int = 8192) -> int:
+    """Write `source` with a prediction and scores for each row to `output`; returns the number of rows.
+
+    Memory is bounded by a block of the reader's (some thousand rows). Raises ConfigError for a run, weights or an
+    output that can't be used, DataError for an input that can't; `output` is then left as it was.
+    """
+    from isostep.cli.output import check_output, writing
+    from isostep.data import files, tokens
+
+    config = _config(run_dir, weights)
+    check_output(output)
+    blocks = files.read(source)
+    first = next(blocks)
+    _check_columns(config, first)  # before the model is loaded
+    classifier = load(config)
+    rows = 0
+    with writing(output, source, classifier.labels) as writer:
+        for block in itertools.chain([first], blocks):
+            _check_columns(config, block)
+            scores = classify(classifier, tokens.texts(block, _columns(config)), batch_tokens)
+            writer.write(block, scores)
+            rows += len(block)
+    return rows
+
+
+def _read(run_dir: Path) -> Config:
+    """Task, data and model of config.yaml. The whole is not checked: training data given from Python is not in it."""
+    from isostep.config import Config, Data, Model, Task
+    from isostep.config.syntax import read
+
+    path = run_dir / "config.yaml"
+    if not path.is_file():
+        raise ConfigError(f"{run_dir} is no run folder: it holds no config.yaml")
+    tree, _ = read(path)
+    try:
+        data = Data(**{**tree["data"], "text": tuple(tree["data"]["text"])})
+        return Config(task=Task(**tree["task"]), data=data, model=Model(**tree["model"]))
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not what this version writes for a run: {error}") from error
+
+
+def _config(run_dir: Path, weights: str | None) -> Config:
+    """The run's configuration with model.path set to the folder of the weights."""
+    config = _read(run_dir)
+    if config.task.kind != "classification":
+        raise ConfigError(f"{run_dir}: predict is for task.kind classification, and this run's is {config.task.kind}")
+    if weights is None:
+        folder = next((run_dir / name for name in ("best", "final") if (run_dir / name).is_dir()), None)
+        if folder is None:
+            raise ConfigError(f"{run_dir} holds neither best/ nor final/: the run has not exported a model yet")
+    else:
+        folder = run_dir / weights if weights in ("best", "final") else Path(weights)
+        if not folder.is_dir():
+            raise ConfigError(f"--weights: there is no folder {folder}")
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, path=str(folder), revision=None))
+
+
+def _columns(config: Config) -> list[str]:
+    """The text columns; only data that is built in leaves them unnamed."""
+    return list(config.data.text) or ["text"]
+
+
+def _check_columns(config: Config, block: Block) -> None:
+    from isostep.cli.output import ADDED
+    from isostep.data.files import check_columns
+
+    check_columns(block.source, _columns(config), list(block.columns))
+    for name in ADDED:
+        if name in block.columns:
+            raise DataError(f"{block.source} has a column {name!r} already, and predict adds one: rename or remove it")
+
+
+class Classifier(NamedTuple):
+    """What classifying needs of a run."""
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    labels: Labels
+    max_length: int  # tokens that an example is cut to, as in training
+
+
+def load(config: Config) -> Classifier:
+    """The exported classifier in the folder model.path, on the GPU if there is one."""
+    import torch
+
+    from isostep.data.labels import Labels
+    from isostep.models.load import load_classifier
+    from isostep.models.tokenizer import load_tokenizer, position_limit, resolve_max_length
+
+    tokenizer = load_tokenizer(config, lambda: iter(()), Path(config.model.path))
+    model: Any = load_classifier(config)
+    names = [model.config.id2label[index] for index in range(model.config.num_labels)]
+    values = getattr(model.config, "label_values", None) or names
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return Classifier(model, tokenizer, Labels(values, names), resolve_max_length(config, position_limit(model.config)))
+
+
+def classify(classifier: Classifier, texts: list[list[str]], batch_tokens: int) -> npt.NDArray[np.float32]:
+    """Probabilities (n, C) of n texts, or of n pairs given as two columns, in their order.
+
+    Rows of similar length share a batch of at most `batch_tokens` tokens with its padding; a longer row is alone.
+    """
+    import numpy as np
+    import torch
+
+    from isostep.data.tokens import encode
+    from isostep.tasks.classification import Classification
+
+    task = Classification()
+    task.bind(classifier.tokenizer, classifier.labels)
+    encoded, _ = encode(classifier.tokenizer, texts, classifier.max_length)
+    lengths = [len(row) for row in encoded["input_ids"]]
+    scores = np.empty((len(lengths), len(classifier.labels)), dtype=np.float32)
+    with torch.inference_mode():
+        for part in batches(lengths, batch_tokens):
+            rows = [{**{key: values[i] for key, values in encoded.items()}, "labels": 0} for i in part]
+            inputs = {key: value.to(classifier.model.device) for key, value in task.collate(rows)["inputs"].items()}
+            scores[part] = classifier.model(**inputs).logits.float().softmax(-1).cpu().numpy()
+    return scores
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices of rows by ascending length, cut so that rows x longest stays within `batch_tokens`."""
+    part: list[int] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if part and (len(part) + 1) * max(1, lengths[index]) > batch_tokens:
+            yield part
+            part = []
+        part.append(index)
+    if part:
+        yield part
