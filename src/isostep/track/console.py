@@ -49,8 +49,9 @@ class _TerminalHandler(logging.Handler):
 class Progress:
     """A bar on a terminal; else a line a row, with the rate and the time left."""
 
-    def __init__(self, done: int, total: int) -> None:
+    def __init__(self, done: int, total: int, metric: str) -> None:
         self.total = total
+        self.shown = dict.fromkeys(("train/loss", "train/lr", "train/grad_norm", "eval/loss", "eval/accuracy", metric))
         self.bar = tqdm(total=total, initial=done, unit="step", file=sys.stderr) if sys.stderr.isatty() else None
         self.started, self.first = time.monotonic(), done
 
@@ -59,9 +60,8 @@ class Progress:
             self.bar.update(1)
 
     def row(self, values: dict[str, Any]) -> None:
-        """Show a row of the record."""
-        shown = [f"{name} {values[name]:.4g}" for name in values if name.startswith(("train/", "eval/"))
-                 and "/train/" not in name and isinstance(values[name], float)]  # fmt: skip
+        """Show the main values of a row of the record."""
+        shown = [f"{name} {values[name]:.4g}" for name in self.shown if name in values]
         if self.bar is not None:
             self.bar.set_postfix_str(" ".join(shown[:4]), refresh=False)
             return

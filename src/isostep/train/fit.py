@@ -159,7 +159,9 @@ class _Run:
         workers = config.data.workers if config.data.workers is not None else 0
         loader = accelerator.prepare_data_loader(make_loader(data.train, sampler, self.task.collate, workers))
         evaluators = self._evaluators(data, plan)
-        progress = console.Progress(0, total_steps) if self.ranks.is_main else console.NullProgress()
+        progress = (
+            console.Progress(0, total_steps, config.eval.metric) if self.ranks.is_main else console.NullProgress()
+        )
         seed_rank(config.run.seed, self.ranks.rank)
         return Loop(config, accelerator, model, step, plan, loader, sampler, evaluators, self.state, total_steps,
                     record, tracker, progress,

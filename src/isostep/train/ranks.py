@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -109,6 +110,8 @@ def start(config: Config) -> tuple[Accelerator, Ranks]:
     from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs, InitProcessGroupKwargs
     from accelerate.utils import DistributedType
 
+    # said on every rank by torch about the argument that Accelerate passes on; nobody can act on it
+    warnings.filterwarnings("ignore", message=".*broadcast_buffers.*", category=FutureWarning)
     on_cpu = not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1")
     precision = resolve_precision(config.train.precision, os.environ.get("ACCELERATE_MIXED_PRECISION"))
     if on_cpu:
