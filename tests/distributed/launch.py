@@ -31,7 +31,7 @@ def free_port() -> int:
 
 def environment(world: int, cache: Path | None = None) -> dict[str, str]:
     env = dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
-               OMP_NUM_THREADS=str(max(1, 2 // world)), CUDA_VISIBLE_DEVICES="", ACCELERATE_USE_CPU="true")  # fmt: skip
+               OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", ACCELERATE_USE_CPU="true")  # fmt: skip
     env.pop("WANDB_API_KEY", None)
     if cache is not None:
         env["ISOSTEP_CACHE"] = str(cache)
