@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -15,6 +16,7 @@ COMMANDS = {
     "plan": "show what would run and fill the token cache",
     "predict": "label a file with a trained model",
 }
+FOLLOWERS_WAIT = 3.0  # seconds
 USAGE = "\n".join(
     [
         "usage: isostep COMMAND ...",
@@ -37,6 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except IsostepError as error:
         if os.environ.get("RANK", "0") == "0":
             print(error, file=sys.stderr, flush=True)
+        else:
+            # the launcher ends all others when the first one leaves: that should be the one that has just told why
+            time.sleep(FOLLOWERS_WAIT)
         return error.exit_code
 
 
