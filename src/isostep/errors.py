@@ -7,7 +7,6 @@ traceback; anything that is not an IsostepError is a defect of ours and keeps it
 from __future__ import annotations
 
 COMPLETED = 0
-PREEMPTED = 75
 
 
 class IsostepError(Exception):
@@ -44,3 +43,13 @@ class CheckpointError(IsostepError, ValueError):
     """A checkpoint asked for by name can't be used."""
 
     exit_code = 6
+
+
+class SaveError(IsostepError, OSError):
+    """A checkpoint could not be written; the one before is intact."""
+
+
+class PreemptedError(IsostepError):
+    """Asked to stop: everything trained is saved, and the same command goes on from there."""
+
+    exit_code = 75

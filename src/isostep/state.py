@@ -36,6 +36,10 @@ class TrainState:
     """The same, since the last finite one."""
     train_seconds: float = 0.0
     """Seconds spent in steps: no start-up, evaluation or saving."""
+    pending_evaluation: bool = False
+    """The run was stopped before or inside an evaluation that was due at this step."""
+    stopped_early: bool = False
+    """eval.patience has ended the run; it stays ended."""
     restarts: int = 0
     """How often the run was started again."""
 

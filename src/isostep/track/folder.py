@@ -14,6 +14,8 @@ from isostep.track.record import read_rows, write_atomically
 if TYPE_CHECKING:
     from isostep.config import Config
 
+STOP_FILE = "STOP"
+LENGTH_KEYS = ("train.epochs", "train.max_steps")
 FREE_SECTIONS = ("eval", "checkpoint", "track")
 FREE_KEYS = frozenset({"run.name", "run.root", "run.resume", "run.timeout", "data.workers", "batch.tokens_per_device"})
 
@@ -50,27 +52,42 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def claim(folder: Path, config: Config) -> Claim:
-    """Decide what a start in `folder` means, and write config.yaml there unless the run has finished.
+    """Decide what a start in `folder` means.
 
-    A folder holds a run once a step was recorded in it: a start that failed on its input may be corrected freely.
+    A folder holds a run once a step was recorded or saved in it: a start that failed on its input may be corrected
+    freely. A run may be made longer; whether it would be is known when the data is (`store_config` comes after that).
 
     Raises ConfigError where another run lives there (resume: never), or the same with another configuration.
     """
-    status = _read_json(folder / "status.json")
-    holds_a_run = any(row["step"] > 0 for row in read_rows(folder / "metrics.jsonl"))
-    if holds_a_run:
-        if config.run.resume == "never":
-            raise ConfigError(f"run.resume is never, but {folder} holds a run already; choose another --run.name")
-        before = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        changes = changed_keys(before, config.to_dict())
-        if changes:
-            listed = "; ".join(f"{key} was {old!r}, is {new!r}" for key, old, new in changes)
-            raise ConfigError(f"{folder} holds a run with another configuration: {listed}\nchoose another --run.name")
-        if status.get("state") == "completed":
-            return Claim(finished=True, restarts=int(status.get("restarts", 0)))
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / STOP_FILE).unlink(missing_ok=True)
+    status = _read_json(folder / "status.json")
+    if not holds_a_run(folder):
+        return Claim(finished=False, restarts=0)
+    if config.run.resume == "never":
+        raise ConfigError(f"run.resume is never, but {folder} holds a run already; choose another --run.name")
+    before = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    changes = changed_keys(before, config.to_dict())
+    other = [change for change in changes if change[0] not in LENGTH_KEYS]
+    if other:
+        listed = "; ".join(f"{key} was {old!r}, is {new!r}" for key, old, new in other)
+        raise ConfigError(f"{folder} holds a run with another configuration: {listed}\nchoose another --run.name")
+    restarts = int(status.get("restarts", 0))
+    if status.get("state") == "completed" and not changes:
+        return Claim(finished=True, restarts=restarts)
+    return Claim(finished=False, restarts=restarts + 1)
+
+
+def holds_a_run(folder: Path) -> bool:
+    """Whether a step was recorded or saved there."""
+    if any((folder / "checkpoints").glob("step-*/manifest.json")):
+        return True
+    return any(row["step"] > 0 for row in read_rows(folder / "metrics.jsonl"))
+
+
+def store_config(folder: Path, config: Config) -> None:
+    """Write config.yaml: what the next start is compared with."""
     write_atomically(folder / "config.yaml", config.to_yaml())
-    return Claim(finished=False, restarts=int(status.get("restarts", 0)) + 1 if holds_a_run else 0)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -30,14 +30,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a metrics.jsonl; a last line cut off by a crash is left out. No file: no rows."""
-    return list(_rows(path)) if path.exists() else []
+    return [row for _, row in _lines(path)]
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _lines(path: Path) -> Iterator[tuple[str, Row]]:
+    if not path.exists():
+        return
     with open(path, encoding="utf-8") as lines:
         for line in lines:
             if line.endswith("}\n"):
-                yield json.loads(line)
+                yield line, json.loads(line)
 
 
 def history(rows: list[Row]) -> dict[str, Any]:
@@ -79,13 +81,15 @@ class NullRecord:
 
 
 class Record(NullRecord):
-    """Writes the record of a run that starts anew in `folder`."""
+    """Writes the record of a run in `folder`, going on from `step`: rows after it are cut off, those up to it stay."""
 
-    def __init__(self, folder: Path, world_size: int) -> None:
+    def __init__(self, folder: Path, world_size: int, step: int | None = None) -> None:
         self.folder = folder
         self.world_size = world_size
         self.metrics = folder / "metrics.jsonl"
-        self._rows = open(self.metrics, "w", encoding="utf-8")  # noqa: SIM115 - open for the whole run
+        kept = [] if step is None else [line for line, row in _lines(self.metrics) if row["step"] <= step]
+        write_atomically(self.metrics, "".join(kept))
+        self._rows = open(self.metrics, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
 
     def status(self, state: str, progress: TrainState, reason: str | None = None, exit_code: int | None = None) -> None:
         write_status(self.folder, state, progress, self.world_size, reason, exit_code)

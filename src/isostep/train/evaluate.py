@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
     from isostep.tasks import Task
     from isostep.train.ranks import Ranks
+    from isostep.train.stop import Stop
+
+
+class StoppedError(Exception):
+    """The run shall stop; the evaluation is to be made after the resume."""
+
 
 Arrays = tuple[npt.NDArray[Any], ...]
 
@@ -30,6 +36,7 @@ class Evaluator:
         lengths: (n,) tokens of each of its rows.
         indices: (m,) the rows that are evaluated.
         budget: the most tokens in one micro-batch.
+        stop: asked at every pass.
 
     The rows are sorted by length and dealt over the ranks like one large window; each rank keeps (row, prediction,
     target, loss) of its own and all is exchanged once. Since losses are summed per row, in the rows' order and in
@@ -45,15 +52,17 @@ class Evaluator:
         lengths: npt.NDArray[np.int32],
         indices: Indices,
         budget: int,
+        stop: Stop,
     ) -> None:
         self.ranks = ranks
+        self.stop = stop
         self.task = task
         self.indices = indices
         window = make_window(0, indices, lengths[indices], len(indices), ranks.world_size, budget)
         self.loader = accelerator.prepare_data_loader(make_loader(rows, WindowSampler(window), task.collate, workers=0))
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        """{"loss": ..., metric: ...}, the same on all ranks."""
+        """{"loss": ..., metric: ...}, the same on all ranks. Raises StoppedError on all where the run shall stop."""
         own = self._run(model)
         gathered = self.ranks.gather(own)
         # computed once and handed out, so that every rank decides on the same numbers
@@ -69,6 +78,8 @@ class Evaluator:
         model.eval()
         kept: list[tuple[torch.Tensor, ...]] = []
         for batch in self._batches():
+            if self.stop.poll():  # all ranks have the same number of passes
+                raise StoppedError
             outcome = self.task.forward(model, batch)
             real = batch["weights"] > 0
             columns = (batch["indices"], outcome.predictions, outcome.targets, outcome.losses)

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import logging
-import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from accelerate.utils import send_to_device
 from torch import nn
 
 from isostep.checkpoint.card import model_card
+from isostep.checkpoint.contents import Trained, read_state
 from isostep.checkpoint.export import export
+from isostep.checkpoint.saving import Checkpointer, find
 from isostep.data.loader import Collate, TrainSampler, make_loader
 from isostep.data.plan import Plan, fixed_subset
 from isostep.data.tokens import TokenizedData, lengths
-from isostep.errors import COMPLETED, DivergedError, IsostepError
+from isostep.errors import COMPLETED, DivergedError, IsostepError, PreemptedError
 from isostep.models.load import freeze_unused, load_model
 from isostep.optim import make_optimizer
 from isostep.state import TrainState
 from isostep.tasks import Classification, Task
 from isostep.track import console, environment
-from isostep.track.folder import claim
+from isostep.track.folder import claim, store_config
+from isostep.track.lock import FolderLock
 from isostep.track.record import NullRecord, Record, history, read_rows, write_atomically, write_status
 from isostep.track.wandb import NullTracker, make_tracker
 from isostep.train.evaluate import Evaluator
-from isostep.train.loop import Loop
-from isostep.train.prepare import prepare_data, token_budget
+from isostep.train.loop import Loop, Output
+from isostep.train.prepare import digest, prepare_data, token_budget
 from isostep.train.ranks import Ranks, start
+from isostep.train.resume import resume, seed_rank
 from isostep.train.step import Step, prepare_scheduler
+from isostep.train.stop import Stop
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -76,9 +79,20 @@ class _Run:
         self.ranks = ranks
         self.task = task
         self.folder = Path(config.run.root) / config.run.name
+        self.checkpoints = self.folder / "checkpoints"
         self.state = TrainState()
+        self.lock = FolderLock(self.folder)
+        self.stop = Stop(self.folder, ranks.rank, ranks.new_group())
 
     def run(self) -> dict[str, Any]:
+        self.ranks.agree(self.lock.acquire, only=lambda: self.ranks.is_main)
+        try:
+            with self.stop.handling():
+                return self._claimed()
+        finally:
+            self.lock.release()
+
+    def _claimed(self) -> dict[str, Any]:
         claimed = self.ranks.share(
             self.ranks.agree(lambda: claim(self.folder, self.config), only=lambda: self.ranks.is_main)
         )
@@ -97,7 +111,9 @@ class _Run:
     def _record_failure(self, error: BaseException) -> None:
         if self.ranks.is_main:
             code = error.exit_code if isinstance(error, IsostepError) else 1
-            state = "diverged" if isinstance(error, DivergedError) else "failed"
+            state = "failed"
+            if isinstance(error, DivergedError | PreemptedError):
+                state = "diverged" if isinstance(error, DivergedError) else "preempted"
             reason = str(error) or type(error).__name__
             write_status(self.folder, state, self.state, self.ranks.world_size, reason, code)
 
@@ -106,33 +122,42 @@ class _Run:
 
     def _train(self) -> dict[str, Any]:
         self.ranks.agree(lambda: console.open_log(self.folder, self.ranks.rank))
-        record, tracker = self._open_record()
+        found = self.ranks.agree(
+            lambda: find(self.checkpoints, self.config.run.resume), only=lambda: self.ranks.is_main
+        )
+        saved = self.ranks.share(found)
+        past = read_state(saved) if saved is not None else None
+        record, tracker = self._open_record(past)
         record.status("running", self.state)
-        data, tokenizer = prepare_data(self.config, self.ranks)
+        data, tokenizer = prepare_data(self.config, self.ranks, self.stop)
         self.task.bind(tokenizer, data.labels)
         torch.manual_seed(self.config.run.seed)  # a new head is drawn alike on every rank
         model = self.ranks.agree(lambda: load_model(self.config, data.labels, tokenizer))
         assert model is not None
         loop = self._wire(model, data, tokenizer, record, tracker)
+        if saved is not None and past is not None:
+            self.ranks.agree(lambda: resume(loop, saved, past, self.ranks))
+        self.ranks.agree(lambda: store_config(self.folder, self.config), only=lambda: self.ranks.is_main)
         self._say_what_runs(loop, data)
         reason = loop.run()
         self._export("final", loop.model, tokenizer, data, loop.evaluation)
         record.write_history()
         record.status("completed", self.state, reason, COMPLETED)
         tracker.finish(self.state, COMPLETED)
-        loop.progress.close()
+        loop.output.progress.close()
         record.close()
         LOGGER.info("completed: %s, %d steps, best %s %s at step %s, %.1f s of training; %s",
                     reason, self.state.step, self.config.eval.metric, self.state.best_value, self.state.best_step,
                     self.state.train_seconds, self.folder)  # fmt: skip
         return self._history()
 
-    def _open_record(self) -> tuple[NullRecord, NullTracker]:
+    def _open_record(self, past: dict[str, Any] | None) -> tuple[NullRecord, NullTracker]:
         if not self.ranks.is_main:
             return NullRecord(), NullTracker()
         facts = environment.describe(self.ranks.world_size, self.accelerator.mixed_precision)
         write_atomically(self.folder / "env.json", environment.to_json(facts))
-        return Record(self.folder, self.ranks.world_size), make_tracker(self.config, self.folder, facts)
+        record = Record(self.folder, self.ranks.world_size, past["train"]["step"] if past is not None else None)
+        return record, make_tracker(self.config, self.folder, facts)
 
     def _wire(
         self,
@@ -151,28 +176,43 @@ class _Run:
         unused = freeze_unused(model, lambda: self._zero_backward(model, first))
         if unused:
             LOGGER.info("not trained, since the task never reaches them: %s", ", ".join(unused))
-        model, optimizer = accelerator.prepare(model, make_optimizer(model, config.optim))
+        bare, plain = model, make_optimizer(model, config.optim)
+        model, optimizer = accelerator.prepare(bare, plain)
         scheduler = prepare_scheduler(optimizer, config.optim, total_steps)
         step = Step(accelerator, model, optimizer, scheduler, self.task, config.optim.max_grad_norm)
         step.warm_up(first)
         sampler = TrainSampler(plan)
         workers = config.data.workers if config.data.workers is not None else 0
         loader = accelerator.prepare_data_loader(make_loader(data.train, sampler, self.task.collate, workers))
-        evaluators = self._evaluators(data, plan)
-        progress = (
-            console.Progress(0, total_steps, config.eval.metric) if self.ranks.is_main else console.NullProgress()
+        trained = Trained(bare, plain, scheduler.scheduler, accelerator.scaler)
+        output = Output(
+            record,
+            tracker,
+            self._progress(total_steps),
+            lambda results: self._export("best", model, tokenizer, data, results),
+            Checkpointer(self.checkpoints, self.ranks, trained, accelerator.device, config.checkpoint.keep),
         )
+        facts = {
+            "world_size": self.ranks.world_size,
+            "precision": accelerator.mixed_precision,
+            "data": digest(data),
+        }
         seed_rank(config.run.seed, self.ranks.rank)
-        return Loop(config, accelerator, model, step, plan, loader, sampler, evaluators, self.state, total_steps,
-                    record, tracker, progress,
-                    lambda results: self._export("best", model, tokenizer, data, results))  # fmt: skip
+        return Loop(config, accelerator, model, step, plan, loader, sampler, self._evaluators(data, plan), self.state,
+                    total_steps, self.stop, facts, output)  # fmt: skip
+
+    def _progress(self, total_steps: int) -> console.Progress:
+        if not self.ranks.is_main:
+            return console.NullProgress()
+        return console.Progress(self.state.step, total_steps, self.config.eval.metric)
 
     def _evaluators(self, data: TokenizedData, plan: Plan) -> dict[str, Evaluator]:
         seed, settings = self.config.run.seed, self.config.eval
 
         def evaluator(rows: Any, most: int | None) -> Evaluator:
             chosen = fixed_subset(len(rows), most, seed)
-            return Evaluator(self.accelerator, self.ranks, self.task, rows, lengths(rows), chosen, plan.budget)
+            return Evaluator(self.accelerator, self.ranks, self.task, rows, lengths(rows), chosen, plan.budget,
+                             self.stop)  # fmt: skip
 
         made = {"eval": evaluator(data.validation, settings.max_examples)}
         if settings.train_examples:
@@ -219,11 +259,3 @@ class _Run:
             f"run folder {self.folder}" + (f", restart {self.state.restarts}" if self.state.restarts else ""),
         ):
             LOGGER.info(line)
-
-
-def seed_rank(seed: int, rank: int) -> None:
-    """Seed python, numpy and torch from (seed, rank): dropout differs between ranks and repeats between runs."""
-    words = np.random.SeedSequence([seed, rank]).generate_state(3, np.uint32)
-    random.seed(int(words[0]))
-    np.random.seed(int(words[1]))
-    torch.manual_seed(int(words[2]))

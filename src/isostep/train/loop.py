@@ -5,76 +5,51 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from isostep.data.loader import TrainSampler
 from isostep.data.plan import Plan, Window
-from isostep.errors import DivergedError
+from isostep.errors import DivergedError, PreemptedError
 from isostep.state import TrainState
 from isostep.track.console import Progress
 from isostep.track.record import NullRecord
 from isostep.track.wandb import NullTracker
-from isostep.train.evaluate import Evaluator, evaluate_all
+from isostep.train.evaluate import Evaluator, StoppedError, evaluate_all
+from isostep.train.interval import Interval, Timed
 from isostep.train.step import Step
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch.utils.data import DataLoader
 
+    from isostep.checkpoint.saving import Checkpointer
     from isostep.config import Config
+    from isostep.train.stop import Stop
 
 LOGGER = logging.getLogger("isostep")
 
 
 @dataclass
-class Interval:
-    """What has happened since the last row; sums stay on the device until a row is made."""
+class Output:
+    """Where a loop's results go. On all ranks but the first the writers are null objects."""
 
-    loss_sum: Tensor
-    """() float64, this rank's."""
-    weight: int = 0
-    steps: int = 0
-    examples: int = 0
-    tokens: int = 0
-    padded_tokens: int = 0
-    seconds: float = 0.0
-    data_seconds: float = 0.0
-
-    def add(self, window: Window, loss_sum: Tensor, seconds: float, data_seconds: float) -> None:
-        self.loss_sum = self.loss_sum + loss_sum
-        self.weight += window.weight
-        self.steps += 1
-        self.examples += len(window.indices)
-        self.tokens += window.tokens
-        self.padded_tokens += window.padded_tokens
-        self.seconds += seconds
-        self.data_seconds += data_seconds
-
-
-class Timed(Iterator[Any]):
-    """An iterator that adds up the seconds its consumer waits for it."""
-
-    def __init__(self, source: Iterator[Any]) -> None:
-        self.source = source
-        self.seconds = 0.0
-
-    def __next__(self) -> Any:
-        started = time.perf_counter()
-        item = next(self.source)
-        self.seconds += time.perf_counter() - started
-        return item
+    record: NullRecord
+    tracker: NullTracker
+    progress: Progress
+    save_best: Callable[[dict[str, float]], None]
+    checkpointer: Checkpointer
 
 
 class Loop:
     """Trains from `state` to the last step.
 
-    Everything that is decided here (evaluate, best, stop) follows from `state`, the plan and shared metrics, all of
-    which are the same on every rank; so no rank is ever asked what it wants.
+    Everything that is decided here (evaluate, best, save, stop) follows from `state`, the plan, shared metrics and the
+    agreed wish to stop, all of which are the same on every rank; so no rank is ever asked what it wants.
     """
 
     def __init__(
@@ -89,10 +64,9 @@ class Loop:
         evaluators: dict[str, Evaluator],
         state: TrainState,
         total_steps: int,
-        record: NullRecord,
-        tracker: NullTracker,
-        progress: Progress,
-        save_best: Callable[[dict[str, float]], None],
+        stop: Stop,
+        facts: dict[str, Any],
+        output: Output,
     ) -> None:
         self.config = config
         self.accelerator = accelerator
@@ -104,48 +78,94 @@ class Loop:
         self.evaluators = evaluators
         self.state = state
         self.total_steps = total_steps
-        self.record = record
-        self.tracker = tracker
-        self.progress = progress
-        self.save_best = save_best
+        self.stop = stop
+        self.facts = facts
+        self.output = output
         self.interval = self._new_interval()
         self.evaluation: dict[str, float] = {}
-        self._last_norm: Tensor | None = None
-        self._last_rate = 0.0
+        self._last_norm, self._last_rate = float("nan"), 0.0
+        self._norm: Tensor | None = None
         self._unread: tuple[int, Tensor] | None = None
 
     def run(self) -> str:
-        """Train to the end; the reason why it ended."""
+        """Train to the end; the reason why it ended. Raises PreemptedError once it is stopped and saved."""
+        ended = self.state.stopped_early
         if self.config.eval.at_start and self.state.step == 0:
-            self._write_row(evaluate_all(self.evaluators, self.model))
-        reason = "all steps done"
-        while self.state.step < self.total_steps:
-            if self._epoch():
-                reason = f"no better {self.config.eval.metric} in {self.config.eval.patience} evaluations"
-                break
+            self._write_row(self._evaluate_all())
+        if self.state.pending_evaluation:
+            ended = self._end_step(evaluate=True)
+        while not ended and self.state.step < self.total_steps:
+            ended = self._epoch()
         self._read_finite()
-        return reason
+        if self.state.stopped_early:
+            return f"no better {self.config.eval.metric} in {self.config.eval.patience} evaluations"
+        return "all steps done"
 
     def _epoch(self) -> bool:
-        """The rest of the current epoch; True if patience ended the run."""
+        """The rest of the current epoch; True if the run has ended in it."""
         state = self.state
         self.sampler.start_at(state.epoch, state.window)
         batches = Timed(iter(self.loader))
         for window in self.plan.windows(state.epoch, state.window):
             self._train(window, batches)
-            last_of_epoch = state.window == 0
-            finished = state.step == self.total_steps
-            if self._due(self.config.eval.every, last_of_epoch) or finished:
-                if self._evaluate():
-                    return True
-            elif state.step % self.config.track.log_every == 0:
+            evaluate = self._due(self.config.eval.every) or state.step == self.total_steps
+            if not evaluate and state.step % self.config.track.log_every == 0:
                 self._write_row({})
-            if finished:
-                return False
+            if self.stop.poll():
+                self._leave(evaluate)
+            if self._end_step(evaluate):
+                return True
         return False
 
-    def _due(self, every: int | str, last_of_epoch: bool) -> bool:
-        return last_of_epoch if every == "epoch" else self.state.step % int(every) == 0
+    def _end_step(self, evaluate: bool) -> bool:
+        """Evaluation and checkpoint where they are due after a step; True if the run has ended with it."""
+        ended = self.state.step == self.total_steps
+        if evaluate:
+            self._evaluate()
+            ended = ended or self.state.stopped_early
+        if self._due(self.config.checkpoint.every) or ended:
+            self._save()
+        return ended
+
+    def _leave(self, evaluate: bool) -> NoReturn:
+        """Save and stop; an evaluation that is due is made after the resume."""
+        self.state.pending_evaluation = evaluate
+        where = "before the first step"
+        if self.state.step > 0:
+            self._save()
+            where = f"at step {self.state.step}, which is saved; the same command goes on from there"
+        raise PreemptedError(f"stopped by {self.stop.reason or 'another rank'} {where}")
+
+    def _save(self) -> None:
+        self._read_finite()
+        past = {key: value for key, value in vars(self.interval).items() if key != "loss_sum"}
+        saved = {
+            "train": self.state.state_dict(),
+            "interval": past,
+            "grad_norm": self._grad_norm(),
+            "rate": self._last_rate,
+            "evaluation": self.evaluation,
+            "total_steps": self.total_steps,
+            "next_rate": self.step.scheduler.get_last_lr()[0],
+            "facts": self.facts,
+        }
+        self.output.checkpointer.save(self.state.step, saved, {"loss_sum": self.interval.loss_sum.item()})
+
+    def restore(self, saved: dict[str, Any], loss_sum: float) -> None:
+        """Go on from what `_save` has stored; `loss_sum` is this rank's."""
+        self.state.load_state_dict({**saved["train"], "restarts": self.state.restarts})
+        self.interval = Interval(self._new_interval().loss_sum + loss_sum, **saved["interval"])
+        self._last_norm, self._last_rate = saved["grad_norm"], saved["rate"]
+        self.evaluation = saved["evaluation"]
+
+    def _grad_norm(self) -> float:
+        if self._norm is not None:
+            self._last_norm, self._norm = self._norm.item(), None
+        return self._last_norm
+
+    def _due(self, every: int | str) -> bool:
+        """After a step: the epoch's last one (the next window is a first one), or every n-th."""
+        return self.state.window == 0 if every == "epoch" else self.state.step % int(every) == 0
 
     def _train(self, window: Window, batches: Timed) -> None:
         began, waited = time.perf_counter(), batches.seconds
@@ -154,12 +174,12 @@ class Loop:
         # the flag of the step before: by now it has long been computed, and the device works on this step meanwhile
         self._read_finite()
         self._unread = (self.state.step + 1, result.grad_norm)
-        self._last_norm, self._last_rate = result.grad_norm, rate
+        self._norm, self._last_rate = result.grad_norm, rate
         seconds = time.perf_counter() - began
         self.interval.add(window, result.loss_sum, seconds, batches.seconds - waited)
         self.state.train_seconds += seconds
         self.state.advance(len(window.indices), window.tokens, self.plan.windows_per_epoch)
-        self.progress.step()
+        self.output.progress.step()
 
     def _read_finite(self) -> None:
         """Count the last unread step if it was skipped; every rank reads the same norm. Raises DivergedError."""
@@ -182,21 +202,29 @@ class Loop:
                 "lower optim.lr, or train in fp32 (train.precision: no)"
             )
 
-    def _evaluate(self) -> bool:
-        """Evaluate, note the best, write a row; True if patience is used up."""
-        self.evaluation = evaluate_all(self.evaluators, self.model)
+    def _evaluate_all(self) -> dict[str, float]:
+        try:
+            return evaluate_all(self.evaluators, self.model)
+        except StoppedError:
+            self._leave(evaluate=True)
+
+    def _evaluate(self) -> None:
+        """Evaluate, note the best and whether patience is used up, write a row."""
+        state = self.state
+        state.pending_evaluation = False
+        self.evaluation = self._evaluate_all()
         value = self.evaluation[self.config.eval.metric]
         better = self._is_better(value)
         if better:
-            self.state.best_value, self.state.best_step = value, self.state.step
-        self.state.evaluations_since_best = 0 if better else self.state.evaluations_since_best + 1
+            state.best_value, state.best_step = value, state.step
+        state.evaluations_since_best = 0 if better else state.evaluations_since_best + 1
+        patience = self.config.eval.patience
+        state.stopped_early = patience is not None and state.evaluations_since_best >= patience
         self._write_row(self.evaluation)
         if better:
-            self.save_best(self.evaluation)
-        self.record.write_history()
-        self.record.status("running", self.state)
-        patience = self.config.eval.patience
-        return patience is not None and self.state.evaluations_since_best >= patience
+            self.output.save_best(self.evaluation)
+        self.output.record.write_history()
+        self.output.record.status("running", state)
 
     def _is_better(self, value: float) -> bool:
         """Better than the best by more than eval.min_delta; a value that is not finite never is."""
@@ -221,20 +249,20 @@ class Loop:
             row.update(self._training_values())
         row.update(values)
         self.interval = self._new_interval()
-        self.record.row(row)
-        self.tracker.row(row)
-        self.progress.row(row)
+        self.output.record.row(row)
+        self.output.tracker.row(row)
+        self.output.progress.row(row)
 
     def _training_values(self) -> dict[str, float]:
         past = self.interval
         loss_sum = self.accelerator.reduce(past.loss_sum, "sum")
-        assert isinstance(loss_sum, Tensor) and self._last_norm is not None
+        assert isinstance(loss_sum, Tensor)
         device = self.accelerator.device
         memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
         values = {
             "train/loss": loss_sum.item() / past.weight,
             "train/lr": self._last_rate,
-            "train/grad_norm": self._last_norm.item(),
+            "train/grad_norm": self._grad_norm(),
             "perf/examples_per_second": past.examples / past.seconds,
             "perf/tokens_per_second": past.tokens / past.seconds,
             "perf/padding": past.padded_tokens / past.tokens,

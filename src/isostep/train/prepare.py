@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from isostep.config import Config
     from isostep.train.ranks import Ranks
+    from isostep.train.stop import Stop
 
 TOKEN_BUDGET = {"cpu": 2048, "cuda": 16384}
 
@@ -36,13 +37,19 @@ def make_data(config: Config) -> tuple[TokenizedData, PreTrainedTokenizerBase]:
     return load(config, sources, tokenizer, max_length), tokenizer
 
 
-def prepare_data(config: Config, ranks: Ranks) -> tuple[TokenizedData, PreTrainedTokenizerBase]:
+def prepare_data(config: Config, ranks: Ranks, stop: Stop) -> tuple[TokenizedData, PreTrainedTokenizerBase]:
     """The checked, tokenised data and its tokenizer, on every rank; tokenised by one process a node.
 
-    Raises DataError or ConfigError on all ranks alike, DataError too where the nodes see different data.
+    Raises DataError or ConfigError on all ranks alike, DataError too where the nodes see different data, and
+    PreemptedError where a signal comes while it works.
     """
-    data, tokenizer = ranks.on_each_node(lambda: make_data(config))
-    digests = ranks.gather(_digest(data))
+
+    def make() -> tuple[TokenizedData, PreTrainedTokenizerBase]:
+        with stop.preparing():
+            return make_data(config)
+
+    data, tokenizer = ranks.on_each_node(make)
+    digests = ranks.gather(digest(data))
     if len(set(digests)) > 1:
         odd = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
         raise DataError(
@@ -51,9 +58,9 @@ def prepare_data(config: Config, ranks: Ranks) -> tuple[TokenizedData, PreTraine
     return data, tokenizer
 
 
-def _digest(data: TokenizedData) -> str:
+def digest(data: TokenizedData) -> str:
     """Differs where ranks would plan different windows or read labels differently."""
-    digest = xxhash.xxh3_64(repr(data.labels).encode())
+    state = xxhash.xxh3_64(repr(data.labels).encode())
     for rows in (data.train, data.validation):
-        digest.update(lengths(rows).tobytes())
-    return digest.hexdigest()
+        state.update(lengths(rows).tobytes())
+    return state.hexdigest()

@@ -36,11 +36,16 @@ class Ranks:
         self.rank = accelerator.process_index
         self.local_rank = accelerator.local_process_index
         self.world_size = accelerator.num_processes
+        self._timeout = timedelta(seconds=timeout_seconds)
         self._group: dist.ProcessGroup | None = None
         self._patient: dist.ProcessGroup | None = None
         if self.world_size > 1:
-            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+            self._group = dist.new_group(backend="gloo", timeout=self._timeout)
             self._patient = dist.new_group(backend="gloo", timeout=PREPARATION_TIMEOUT)
+
+    def new_group(self) -> dist.ProcessGroup | None:
+        """A further CPU group, for collectives that may overlap with others; None for a single process."""
+        return dist.new_group(backend="gloo", timeout=self._timeout) if self.world_size > 1 else None
 
     @property
     def is_main(self) -> bool:

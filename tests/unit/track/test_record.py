@@ -9,7 +9,7 @@ import pytest
 from isostep.config import Config
 from isostep.errors import ConfigError
 from isostep.state import TrainState
-from isostep.track.folder import changed_keys, claim
+from isostep.track.folder import changed_keys, claim, store_config
 from isostep.track.record import Record, history, read_rows, write_atomically
 
 
@@ -78,9 +78,10 @@ def test_only_what_changes_the_numbers_counts_as_a_change(tmp_path):
 def test_a_folder_is_claimed_anew_continued_finished_or_refused(tmp_path):
     folder = tmp_path / "r"
     assert claim(folder, config(tmp_path)) == (False, 0)
-    assert (folder / "config.yaml").exists()
     # a start that failed before its first step may be corrected
+    store_config(folder, config(tmp_path, "--optim.lr", "0.3"))
     assert claim(folder, config(tmp_path, "--optim.lr", "0.1")) == (False, 0)
+    store_config(folder, config(tmp_path, "--optim.lr", "0.1"))
     record = Record(folder, 2)
     record.row({"step": 1})
     record.status("running", TrainState(step=1))
@@ -90,7 +91,23 @@ def test_a_folder_is_claimed_anew_continued_finished_or_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"run.resume is never"):
         claim(folder, config(tmp_path, "--optim.lr", "0.1", "--run.resume", "never"))
     record.status("completed", TrainState(step=1, restarts=1), "all steps done", 0)
+    (folder / "STOP").touch()
     assert claim(folder, config(tmp_path, "--optim.lr", "0.1")) == (True, 1)
+    assert not (folder / "STOP").exists()
+    # a longer run goes on; whether it is longer is known once the data is
+    assert claim(folder, config(tmp_path, "--optim.lr", "0.1", "--train.epochs", "9")) == (False, 2)
     status = json.loads((folder / "status.json").read_text())
     assert (status["state"], status["reason"], status["exit_code"]) == ("completed", "all steps done", 0)
     assert (status["world_size"], status["step"]) == (2, 1)
+
+
+def test_a_record_goes_on_from_a_step_with_the_rows_up_to_it_as_they_were(tmp_path):
+    lines = ['{"step": 1, "a":  1}\n', '{"step": 2}\n', '{"step": 3}\n', '{"step": 4, "cut o']
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(lines))
+    record = Record(tmp_path, 1, step=2)
+    record.row({"step": 3, "b": 5})
+    record.close()
+    assert path.read_text() == lines[0] + lines[1] + '{"step": 3, "b": 5}\n'
+    Record(tmp_path, 1).close()
+    assert path.read_text() == ""

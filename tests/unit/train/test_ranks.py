@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from isostep.errors import ConfigError
-from isostep.train.fit import seed_rank
 from isostep.train.ranks import refuse_slow_precision, resolve_precision
+from isostep.train.resume import seed_rank
 
 
 @pytest.mark.parametrize(
