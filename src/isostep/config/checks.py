@@ -45,9 +45,6 @@ def _run(config: Config) -> Iterator[Problem]:
             f"must be a plain folder name: printable, no '/' or '\\', no leading '.', no spaces around it, "
             f"at most {LONGEST_NAME} bytes (got {show(name)})",
         )
-    if config.run.resume not in ("auto", "never"):
-        text = f"resuming from a path is not built yet: auto or never (got {show(config.run.resume)})"
-        yield Problem("run.resume", text)
 
 
 def _task(config: Config) -> Iterator[Problem]:

@@ -35,6 +35,7 @@ from isostep.train.ranks import Ranks, start
 from isostep.train.resume import resume, seed_rank
 from isostep.train.step import Step, prepare_scheduler
 from isostep.train.stop import Stop
+from isostep.train.watch import Watch
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -81,6 +82,7 @@ class _Run:
         self.folder = Path(config.run.root) / config.run.name
         self.checkpoints = self.folder / "checkpoints"
         self.state = TrainState()
+        self.watch: Watch | None = None
         self.lock = FolderLock(self.folder)
         self.stop = Stop(self.folder, ranks.rank, ranks.new_group())
 
@@ -107,8 +109,15 @@ class _Run:
         except BaseException as error:
             self._record_failure(error)
             raise
+        finally:
+            if self.watch is not None:
+                self.watch.close()
 
     def _record_failure(self, error: BaseException) -> None:
+        if self.watch is not None and not isinstance(error, IsostepError):
+            # a collective that timed out, say: the others' phases tell who did not come
+            self.watch.dump_stacks()
+            LOGGER.error("rank %d failed: %s\n%s", self.ranks.rank, error, self.watch.report())
         if self.ranks.is_main:
             code = error.exit_code if isinstance(error, IsostepError) else 1
             state = "failed"
@@ -122,6 +131,9 @@ class _Run:
 
     def _train(self) -> dict[str, Any]:
         self.ranks.agree(lambda: console.open_log(self.folder, self.ranks.rank))
+        self.watch = self.ranks.agree(lambda: Watch(self.folder, self.ranks.rank, self.ranks.world_size))
+        assert self.watch is not None
+        self.watch.enter("data", 0)
         found = self.ranks.agree(
             lambda: find(self.checkpoints, self.config.run.resume), only=lambda: self.ranks.is_main
         )
@@ -140,6 +152,7 @@ class _Run:
         self.ranks.agree(lambda: store_config(self.folder, self.config), only=lambda: self.ranks.is_main)
         self._say_what_runs(loop, data)
         reason = loop.run()
+        self.watch.enter("export", self.state.step)
         self._export("final", loop.model, tokenizer, data, loop.evaluation)
         record.write_history()
         record.status("completed", self.state, reason, COMPLETED)
@@ -168,6 +181,7 @@ class _Run:
         tracker: NullTracker,
     ) -> Loop:
         config, accelerator = self.config, self.accelerator
+        assert self.watch is not None
         budget = token_budget(config, accelerator.device)
         plan = Plan(lengths(data.train), config.batch.size, self.ranks.world_size, budget, config.run.seed)
         total_steps = config.train.max_steps or config.train.epochs * plan.windows_per_epoch
@@ -199,7 +213,7 @@ class _Run:
         }
         seed_rank(config.run.seed, self.ranks.rank)
         return Loop(config, accelerator, model, step, plan, loader, sampler, self._evaluators(data, plan), self.state,
-                    total_steps, self.stop, facts, output)  # fmt: skip
+                    total_steps, self.stop, self.watch, facts, output)  # fmt: skip
 
     def _progress(self, total_steps: int) -> console.Progress:
         if not self.ranks.is_main:
@@ -256,6 +270,7 @@ class _Run:
             f"{self.ranks.world_size} rank(s), padding x{window.padded_tokens / window.tokens:.2f}",
             f"device {self.accelerator.device}, precision {self.accelerator.mixed_precision}, "
             f"attention {getattr(self.accelerator.unwrap_model(model).config, '_attn_implementation', 'eager')}",
+            *(["data.test is tokenised and checked, but nothing evaluates it yet"] if data.test is not None else []),
             f"run folder {self.folder}" + (f", restart {self.state.restarts}" if self.state.restarts else ""),
         ):
             LOGGER.info(line)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from isostep.checkpoint.saving import Checkpointer
     from isostep.config import Config
     from isostep.train.stop import Stop
+    from isostep.train.watch import Watch
 
 LOGGER = logging.getLogger("isostep")
 
@@ -65,6 +66,7 @@ class Loop:
         state: TrainState,
         total_steps: int,
         stop: Stop,
+        watch: Watch,
         facts: dict[str, Any],
         output: Output,
     ) -> None:
@@ -79,6 +81,7 @@ class Loop:
         self.state = state
         self.total_steps = total_steps
         self.stop = stop
+        self.watch = watch
         self.facts = facts
         self.output = output
         self.interval = self._new_interval()
@@ -137,6 +140,7 @@ class Loop:
         raise PreemptedError(f"stopped by {self.stop.reason or 'another rank'} {where}")
 
     def _save(self) -> None:
+        self.watch.enter("save", self.state.step)
         self._read_finite()
         past = {key: value for key, value in vars(self.interval).items() if key != "loss_sum"}
         saved = {
@@ -168,6 +172,7 @@ class Loop:
         return self.state.window == 0 if every == "epoch" else self.state.step % int(every) == 0
 
     def _train(self, window: Window, batches: Timed) -> None:
+        self.watch.enter("step", self.state.step + 1)
         began, waited = time.perf_counter(), batches.seconds
         rate = self.step.scheduler.get_last_lr()[0]
         result = self.step(window, batches)
@@ -203,6 +208,7 @@ class Loop:
             )
 
     def _evaluate_all(self) -> dict[str, float]:
+        self.watch.enter("evaluation", self.state.step)
         try:
             return evaluate_all(self.evaluators, self.model)
         except StoppedError:
