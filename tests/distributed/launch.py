@@ -55,6 +55,21 @@ def run_program(name: str, world: int, *arguments: str, timeout: float = 120) ->
     assert all(rank.returncode == 0 for rank in ranks), "\n".join(outputs)
 
 
+def train_command(
+    folder: Path, config: dict[str, object], world: int, *overrides: str, program: Path = ROOT / "train.py"
+) -> list[str]:
+    """The command that trains `config` on `world` ranks: by python alone for one, by accelerate launch for more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    command = [str(program), "--config", str(path), *overrides]
+    if world == 1:
+        return [sys.executable, *command]
+    launch = folder / f"launch-{world}.yaml"
+    launch.write_text(yaml.safe_dump({**LAUNCH, "num_processes": world}))
+    return [str(Path(sys.executable).parent / "accelerate"), "launch", "--config_file", str(launch), *command]
+
+
 def train(
     folder: Path,
     config: dict[str, object],
@@ -63,18 +78,8 @@ def train(
     cache: Path | None = None,
     timeout: float = 240,
 ) -> subprocess.CompletedProcess[str]:
-    """`train.py` with `config` on `world` ranks: by python alone for one, by accelerate launch for more."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [str(ROOT / "train.py"), "--config", str(path), *overrides]
-    if world == 1:
-        command = [sys.executable, *command]
-    else:
-        launch = folder / "launch.yaml"
-        launch.write_text(yaml.safe_dump({**LAUNCH, "num_processes": world}))
-        accelerate = Path(sys.executable).parent / "accelerate"
-        command = [str(accelerate), "launch", "--config_file", str(launch), *command]
+    """`train.py` with `config` on `world` ranks, to its end."""
+    command = train_command(folder, config, world, *overrides)
     return subprocess.run(
         command, env=environment(world, cache), text=True, capture_output=True, timeout=timeout, cwd=ROOT
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from isostep.config import Config
 
 T = TypeVar("T")
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 PREPARATION_TIMEOUT = timedelta(days=7)  # tokenising may take longer than any collective of training should
 
 
@@ -115,6 +119,7 @@ def start(config: Config) -> tuple[Accelerator, Ranks]:
     from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs, InitProcessGroupKwargs
     from accelerate.utils import DistributedType
 
+    die_with_launcher()
     # said on every rank by torch about the argument that Accelerate passes on; nobody can act on it
     warnings.filterwarnings("ignore", message=".*broadcast_buffers.*", category=FutureWarning)
     on_cpu = not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1")
@@ -145,6 +150,13 @@ def start(config: Config) -> tuple[Accelerator, Ranks]:
             "use MULTI_GPU (DDP) as in accelerate_configs/ddp.yaml"
         )
     return accelerator, Ranks(accelerator, config.run.timeout)
+
+
+def die_with_launcher() -> None:
+    """Have Linux kill this rank when its launcher dies: torch's gives each rank a session of its own, and so an orphan
+    would train on, with nobody to end it when its peers fail."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def resolve_precision(pinned: str | None, launched: str | None) -> str:

@@ -1,0 +1,68 @@
+"""train.py with a fault: reads what, where and when from $FAULT (JSON) and puts it into the product from outside.
+
+{"site": ..., "kind": ..., "rank": 0, "step": 4, "times": 1}; sites: step, evaluation, preprocessing, row, worker, and the
+stages of a save: begin, write, flush, commit, committed. Kinds: kill, stop (SIGSTOP), raise, full (disk), slow, signal
+names. `step` counts the step that is under way, from 1; null: any.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from isostep.checkpoint import saving
+from isostep.cli.main import main
+from isostep.data import loader
+from isostep.train import evaluate, prepare, step
+
+FAULT: dict[str, Any] = json.loads(os.environ.get("FAULT", "{}"))
+done = {"steps": 0, "faults": 0}
+
+
+def strike(site: str) -> None:
+    if FAULT.get("site") != site or int(os.environ.get("RANK", "0")) != FAULT.get("rank", 0):
+        return
+    if FAULT.get("step") not in (None, done["steps"]) or done["faults"] >= FAULT.get("times", 1):
+        return
+    done["faults"] += 1
+    kind = FAULT["kind"]
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind == "raise":
+        raise RuntimeError("injected fault")
+    elif kind == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
+    elif kind == "slow":
+        print(f"slow in {site}", flush=True)
+        time.sleep(FAULT["seconds"])
+    else:
+        os.kill(os.getpid(), getattr(signal, kind))
+
+
+def before(function: Callable[..., Any], site: str, count: bool = False) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        done["steps"] += count
+        strike(site)
+        return function(*arguments, **named)
+
+    return wrapped
+
+
+saving.stage = strike
+step.Step.__call__ = before(step.Step.__call__, "step", count=True)  # type: ignore[method-assign]
+evaluate.Evaluator._run = before(evaluate.Evaluator._run, "evaluation")  # type: ignore[method-assign]
+prepare.load = before(prepare.load, "preprocessing")
+loader.PartDataset.__getitems__ = before(loader.PartDataset.__getitems__, "worker")  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))
