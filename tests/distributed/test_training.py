@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import train
+from launch import ROOT, environment, run_program, train, train_command
 
 CURVE = ("train/loss", "train/grad_norm", "train/lr", "eval/")
 
@@ -209,3 +211,29 @@ def test_a_users_mistake_is_one_or_two_lines_from_one_rank(work, case, world):
 def test_precision_pinned_against_the_launcher_is_a_conflict(work):
     done = train(work / "bad", settings(work, "conflict", train={"precision": "bf16"}), 2, cache=work / "cache")
     assert done.returncode == 1 and "train.precision is bf16" in done.stderr and "mixed_precision no" in done.stderr
+
+
+def test_fit_from_python_may_be_called_again_with_another_task_and_after_an_error(tmp_path):
+    run_program("repeated", 2, str(tmp_path))  # it asserts on every rank
+
+
+def test_a_closed_or_narrow_standard_output_costs_no_training(work):
+    config = settings(work, "no reader", track={"log_every": 1})
+    command = train_command(work / "no reader", config, 1)
+    env = {**environment(1, work / "cache"), "PYTHONIOENCODING": "ascii"}
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, env=env, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    assert done.returncode == 0, done.stderr
+    assert "step 14/14" in (folder(config) / "logs" / "rank-0.log").read_text()
+
+
+@pytest.mark.parametrize("root", ["/proc/nope", "a file"])
+def test_a_run_root_that_cannot_be_written_is_a_line(work, root):
+    (work / "a file").write_text("")
+    config = settings(work, "nowhere")
+    config["run"]["root"] = root if root.startswith("/") else str(work / root)
+    done = train(work / "nowhere", config, 1, cache=work / "cache")
+    assert done.returncode == 2 and done.stderr.startswith("run.root: "), done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,6 +1,6 @@
 """train.py with a fault: reads what, where and when from $FAULT (JSON) and puts it into the product from outside.
 
-{"site": ..., "kind": ..., "rank": 0, "step": 4, "times": 1}; sites: step, evaluation, preprocessing, row, worker, and the
+{"site": ..., "kind": ..., "rank": 0, "step": 4, "times": 1}; sites: step, evaluation, preprocessing, worker, and the
 stages of a save: begin, write, flush, commit, committed. Kinds: kill, stop (SIGSTOP), raise, full (disk), slow, signal
 names. `step` counts the step that is under way, from 1; null: any.
 """

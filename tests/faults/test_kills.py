@@ -7,8 +7,8 @@ import signal
 import time
 
 import pytest
-from faults import assert_as_if_nothing_had_happened, gone, settings
 
+from faults import assert_as_if_nothing_had_happened, gone, settings
 from isostep.checkpoint.saving import find
 from isostep.checkpoint.store import checkpoints, step_of, verify
 

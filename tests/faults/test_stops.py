@@ -6,8 +6,8 @@ import os
 import signal
 
 import pytest
-from faults import Started, assert_as_if_nothing_had_happened, settings
 
+from faults import Started, assert_as_if_nothing_had_happened, settings
 from isostep.checkpoint.store import checkpoints, verify
 
 

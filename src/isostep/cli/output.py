@@ -7,6 +7,7 @@ import csv
 import datetime
 import decimal
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -213,14 +214,25 @@ class Parquet:
 def _field(value: Any, block: Block, row: int) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else _json(value, block, row)
+    if isinstance(value, (str, datetime.date, datetime.time, decimal.Decimal)):
+        return value if isinstance(value, str) else _written(value)
+    return _json(value, block, row)
 
 
 def _json(value: Any, block: Block, row: int) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, default=_written)
+        return json.dumps(_strict(value), ensure_ascii=False, allow_nan=False, default=_written)
     except TypeError as error:
         raise DataError(f"{block.place(row)}: {error}; write to .parquet") from error
+
+
+def _strict(value: Any) -> Any:
+    """The value with null for NaN and infinities, which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _strict(part) for key, part in value.items()}
+    return [_strict(part) for part in value] if isinstance(value, list) else value
 
 
 def _written(value: Any) -> str:

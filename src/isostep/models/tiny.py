@@ -15,6 +15,8 @@ import xxhash
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers.models import WordPiece
 
+from isostep.errors import ConfigError
+
 if TYPE_CHECKING:
     from transformers import BertConfig, PreTrainedTokenizerBase
 
@@ -55,9 +57,14 @@ def tiny_tokenizer(texts: Texts, cache: Path) -> PreTrainedTokenizerBase:
 
     folder = cache / "tokenizers" / fingerprint(texts())
     if not folder.is_dir():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        except OSError as error:
+            raise ConfigError(
+                f"the cache {cache} can't be written ({error.strerror}); set ISOSTEP_CACHE to another folder"
+            ) from error
         tokenizer = train(texts)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             tokenizer.save_pretrained(made)
             os.chmod(made, 0o755)

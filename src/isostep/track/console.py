@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from pathlib import Path
@@ -42,8 +43,15 @@ class _TerminalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        tqdm.write(f"warning: {text}" if record.levelno >= logging.WARNING else text, file=sys.stdout)
-        sys.stdout.flush()
+        if record.levelno >= logging.WARNING:
+            text = f"warning: {text}"
+        encoding = sys.stdout.encoding or "utf-8"
+        try:
+            tqdm.write(text.encode(encoding, "replace").decode(encoding), file=sys.stdout)
+            sys.stdout.flush()
+        except OSError:  # nobody reads it any more: the run goes on, and logs/rank-0.log with it
+            LOGGER.removeHandler(self)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Progress:

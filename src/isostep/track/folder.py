@@ -79,7 +79,9 @@ def claim(folder: Path, config: Config) -> Claim:
 
 
 def holds_a_run(folder: Path) -> bool:
-    """Whether a step was recorded or saved there."""
+    """Whether a step was recorded or saved there, or a model exported."""
+    if (folder / "best").exists() or (folder / "final").exists():
+        return True
     if any((folder / "checkpoints").glob("step-*/manifest.json")):
         return True
     return any(row["step"] > 0 for row in read_rows(folder / "metrics.jsonl"))

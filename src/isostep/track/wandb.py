@@ -61,21 +61,29 @@ def run_id(folder: Path) -> str:
 
 
 def make_tracker(config: Config, folder: Path, environment: dict[str, Any]) -> NullTracker:
-    """The tracker that track.wandb asks for. An unreachable server is a warning, and the run is kept offline."""
+    """The tracker that track.wandb asks for; where that can't start, a warning says why and the run is kept offline."""
     mode = resolve_mode(config.track.wandb)
     if mode == "disabled":
         return NullTracker()
+    if mode == "online":
+        try:
+            return WandbTracker(config, folder, environment, mode)
+        except Exception as error:  # whatever the client raises: the run matters more
+            LOGGER.warning(
+                "W&B could not start online (%s); the run is kept offline, in %s", _brief(error), folder / "wandb"
+            )
     try:
-        return WandbTracker(config, folder, environment, mode)
-    except Exception as error:
-        if mode == "offline":
-            LOGGER.warning("W&B could not start (%s); the run goes on without it, metrics.jsonl has everything", error)
-            return NullTracker()
-    import wandb
+        import wandb
 
-    wandb.teardown()  # its service still holds the id of the start that failed
-    LOGGER.warning("W&B is unreachable; the run is kept offline in %s (wandb sync uploads it)", folder / "wandb")
-    return WandbTracker(config, folder, environment, "offline")
+        wandb.teardown()  # its service still holds the id of the start that failed
+        return WandbTracker(config, folder, environment, "offline")
+    except Exception as error:  # as above
+        LOGGER.warning("W&B could not start (%s); the run goes on without it: metrics.jsonl is whole", _brief(error))
+        return NullTracker()
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 class WandbTracker(NullTracker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from isostep.checkpoint.saving import Checkpointer, find
 from isostep.data.loader import Collate, TrainSampler, make_loader
 from isostep.data.plan import Plan, fixed_subset
 from isostep.data.tokens import TokenizedData, lengths
-from isostep.errors import COMPLETED, DivergedError, IsostepError, PreemptedError
+from isostep.errors import COMPLETED, ConfigError, DivergedError, FolderInUseError, IsostepError, PreemptedError
 from isostep.models.load import freeze_unused, load_model
 from isostep.optim import make_optimizer
 from isostep.state import TrainState
@@ -57,18 +58,15 @@ def fit(config: Config, *, task: Task | None = None) -> dict[str, Any]:
         The history: steps, train_losses, val_losses, train_accs, val_accs (one entry an evaluation) and examples_seen.
 
     Raises:
-        ConfigError, DataError, DivergedError: on all ranks alike; each carries its exit code.
+        IsostepError: on all ranks alike; its kind says what was wrong, and its exit_code how train.py ends.
+
+    The process group stays up: a program may call this again, or go on with collectives of its own.
     """
     accelerator, ranks = start(config)
     try:
-        made = _Run(config, accelerator, ranks, task or Classification()).run()
-    except IsostepError:  # raised by all ranks together; after any other error the process group is best left alone
-        accelerator.end_training()
-        raise
+        return _Run(config, accelerator, ranks, task or Classification()).run()
     finally:
         console.close_log()
-    accelerator.end_training()
-    return made
 
 
 class _Run:
@@ -87,12 +85,20 @@ class _Run:
         self.stop = Stop(self.folder, ranks.rank, ranks.new_group())
 
     def run(self) -> dict[str, Any]:
-        self.ranks.agree(self.lock.acquire, only=lambda: self.ranks.is_main)
+        self.ranks.agree(self._take_folder, only=lambda: self.ranks.is_main)
         try:
             with self.stop.handling():
                 return self._claimed()
         finally:
             self.lock.release()
+
+    def _take_folder(self) -> None:
+        try:
+            self.lock.acquire()
+        except FolderInUseError:
+            raise
+        except OSError as error:
+            raise ConfigError(f"run.root: {self.folder} can't be written ({error.strerror})") from error
 
     def _claimed(self) -> dict[str, Any]:
         claimed = self.ranks.share(
@@ -139,7 +145,9 @@ class _Run:
         )
         saved = self.ranks.share(found)
         past = read_state(saved) if saved is not None else None
-        record, tracker = self._open_record(past)
+        opened = self.ranks.agree(lambda: self._open_record(past))
+        assert opened is not None
+        record, tracker = opened
         record.status("running", self.state)
         data, tokenizer = prepare_data(self.config, self.ranks, self.stop)
         self.task.bind(tokenizer, data.labels)
@@ -167,6 +175,11 @@ class _Run:
     def _open_record(self, past: dict[str, Any] | None) -> tuple[NullRecord, NullTracker]:
         if not self.ranks.is_main:
             return NullRecord(), NullTracker()
+        if past is None:
+            if self.state.restarts:
+                LOGGER.warning("no checkpoint was saved before the run was interrupted: it starts again from step 1")
+            for stale in ("best", "final"):
+                shutil.rmtree(self.folder / stale, ignore_errors=True)
         facts = environment.describe(self.ranks.world_size, self.accelerator.mixed_precision)
         write_atomically(self.folder / "env.json", environment.to_json(facts))
         record = Record(self.folder, self.ranks.world_size, past["train"]["step"] if past is not None else None)
@@ -261,6 +274,8 @@ class _Run:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         total = sum(p.numel() for p in model.parameters())
         window = plan.window(0, 0)
+        if data.test is not None:
+            LOGGER.warning("data.test is checked and tokenised, but nothing evaluates it yet")
         for line in (
             f"model {config.model.path}: {total:,} parameters, {trained:,} trained",
             f"data: {len(data.train):,} training and {len(data.validation):,} validation rows, "
@@ -270,7 +285,6 @@ class _Run:
             f"{self.ranks.world_size} rank(s), padding x{window.padded_tokens / window.tokens:.2f}",
             f"device {self.accelerator.device}, precision {self.accelerator.mixed_precision}, "
             f"attention {getattr(self.accelerator.unwrap_model(model).config, '_attn_implementation', 'eager')}",
-            *(["data.test is tokenised and checked, but nothing evaluates it yet"] if data.test is not None else []),
             f"run folder {self.folder}" + (f", restart {self.state.restarts}" if self.state.restarts else ""),
         ):
             LOGGER.info(line)

@@ -152,6 +152,12 @@ def start(config: Config) -> tuple[Accelerator, Ranks]:
     return accelerator, Ranks(accelerator, config.run.timeout)
 
 
+def end_process_group() -> None:
+    """Take the process group down, as the last act of a program; nothing where there is none."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def die_with_launcher() -> None:
     """Have Linux kill this rank when its launcher dies: torch's gives each rank a session of its own, and so an orphan
     would train on, with nobody to end it when its peers fail."""

@@ -11,9 +11,9 @@ from isostep.state import TrainState
 from isostep.track.wandb import NullTracker, make_tracker, resolve_mode, run_id
 
 
-def config(tmp_path, mode):
+def config(tmp_path, mode, *more):
     return Config.load(overrides=["--data.path", "builtin:sms", "--model.path", "builtin:tiny", "--run.root",
-                                  str(tmp_path), "--run.name", "r", "--track.wandb", mode])  # fmt: skip
+                                  str(tmp_path), "--run.name", "r", "--track.wandb", mode, *more])  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -62,5 +62,16 @@ def test_a_server_that_is_down_costs_a_warning_and_the_run_is_kept_offline(tmp_p
         tracker = make_tracker(config(tmp_path, "online"), tmp_path, {})
     tracker.row({"step": 1, "train/loss": 0.25})
     tracker.finish(TrainState(), 0)
-    assert "unreachable" in caplog.text
+    assert "could not start online" in caplog.text
     assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+
+
+@pytest.mark.slow
+def test_a_setting_that_the_client_refuses_costs_a_warning_that_says_why(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("isostep.track.wandb.INIT_TIMEOUT", 2.0)
+    wrong = config(tmp_path, "online", "--track.tags", "x" * 80)
+    with caplog.at_level(logging.WARNING, logger="isostep"):
+        make_tracker(wrong, tmp_path, {}).row({"step": 1})
+    assert "tag" in caplog.text.lower()
