@@ -17,9 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import datasets
+from torch.utils.data import get_worker_info
+
 from isostep.checkpoint import saving
 from isostep.cli.main import main
-from isostep.data import loader
 from isostep.train import evaluate, prepare, step
 
 FAULT: dict[str, Any] = json.loads(os.environ.get("FAULT", "{}"))
@@ -30,6 +32,8 @@ def strike(site: str) -> None:
     if FAULT.get("site") != site or int(os.environ.get("RANK", "0")) != FAULT.get("rank", 0):
         return
     if FAULT.get("step") not in (None, done["steps"]) or done["faults"] >= FAULT.get("times", 1):
+        return
+    if site == "worker" and get_worker_info() is None:
         return
     done["faults"] += 1
     kind = FAULT["kind"]
@@ -62,7 +66,7 @@ saving.stage = strike
 step.Step.__call__ = before(step.Step.__call__, "step", count=True)  # type: ignore[method-assign]
 evaluate.Evaluator._run = before(evaluate.Evaluator._run, "evaluation")  # type: ignore[method-assign]
 prepare.load = before(prepare.load, "preprocessing")
-loader.PartDataset.__getitems__ = before(loader.PartDataset.__getitems__, "worker")  # type: ignore[method-assign]
+datasets.Dataset.__getitems__ = before(datasets.Dataset.__getitems__, "worker")  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     sys.exit(main(["train", *sys.argv[1:]]))

@@ -55,8 +55,11 @@ def write_shared(folder: Path, trained: Trained, state: dict[str, Any]) -> list[
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """state.json of a checkpoint."""
-    state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    """state.json of a checkpoint. Raises CheckpointError where it can't be read."""
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / STATE}: can't be read ({error})") from error
     return state
 
 

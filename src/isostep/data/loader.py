@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from isostep.data.plan import Part, Plan, Window
+from isostep.errors import DataError
 
 Row = dict[str, Any]
 Batch = dict[str, Any]
@@ -60,7 +61,7 @@ class WindowSampler:
 
 
 class PartDataset(Dataset[tuple[Part, list[Row]]]):
-    """Fetches all rows of a part at once."""
+    """Fetches all rows of a part at once. Raises DataError naming them where they can't be read."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -69,7 +70,10 @@ class PartDataset(Dataset[tuple[Part, list[Row]]]):
         return len(self.rows)
 
     def __getitems__(self, part: Part) -> tuple[Part, list[Row]]:
-        return part, self.rows.__getitems__(list(part.indices))
+        try:
+            return part, self.rows.__getitems__(list(part.indices))
+        except Exception as error:
+            raise DataError(f"rows {', '.join(map(str, part.indices))} can't be read: {error}") from error
 
 
 class Collate:

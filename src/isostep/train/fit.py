@@ -144,7 +144,7 @@ class _Run:
             lambda: find(self.checkpoints, self.config.run.resume), only=lambda: self.ranks.is_main
         )
         saved = self.ranks.share(found)
-        past = read_state(saved) if saved is not None else None
+        past = self.ranks.agree(lambda: read_state(saved) if saved is not None else None)
         opened = self.ranks.agree(lambda: self._open_record(past))
         assert opened is not None
         record, tracker = opened
