@@ -66,7 +66,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 def restore_shared(folder: Path, trained: Trained, state: dict[str, Any]) -> None:
     """Put a checkpoint's weights, optimizer, schedule and scaler back. Raises CheckpointError where they do not fit."""
     restore_model(folder, trained.model)
-    _restore_optimizer(trained, _read(folder / OPTIMIZER), state["optimizer"])
+    _restore_optimizer(trained, _opened(folder / OPTIMIZER)[0], state["optimizer"])
     scheduler = trained.scheduler
     scheduler.last_epoch, scheduler._step_count = state["scheduler"]["last_epoch"], state["scheduler"]["step_count"]
     # the rate is a function of the step, computed anew: the same number, or that of a schedule made longer
@@ -88,7 +88,7 @@ def model_state(model: nn.Module) -> Tensors:
 
 def restore_model(folder: Path, model: nn.Module) -> None:
     """Copy the stored weights into `model`. Raises CheckpointError where names or shapes differ."""
-    stored, present = _read(folder / MODEL), model_state(model)
+    stored, present = _opened(folder / MODEL)[0], model_state(model)
     _check_names(folder / MODEL, stored.keys(), present.keys())
     with torch.no_grad():
         for name, parameter in present.items():
@@ -154,7 +154,7 @@ def write_rank(folder: Path, rank: int, device: torch.device, sums: dict[str, fl
 def restore_rank(folder: Path, rank: int, device: torch.device) -> None:
     """Set this process' random states to those of `rank` in the checkpoint."""
     path = folder / rank_file(rank)
-    tensors, facts = _read(path), _facts(path)
+    tensors, facts = _opened(path)
     kind, position, has_gauss, gauss = facts["numpy"]
     version, next_gauss = facts["python"]
     torch.set_rng_state(tensors["torch"])
@@ -166,21 +166,17 @@ def restore_rank(folder: Path, rank: int, device: torch.device) -> None:
 
 def rank_sums(folder: Path, rank: int) -> dict[str, float]:
     """The unreduced sums of `rank` in the checkpoint."""
-    sums: dict[str, float] = _facts(folder / rank_file(rank))["sums"]
+    sums: dict[str, float] = _opened(folder / rank_file(rank))[1]["sums"]
     return sums
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    with safe_open(path, framework="pt") as file:
-        facts: dict[str, Any] = json.loads(file.metadata()["facts"])
-    return facts
-
-
-def _read(path: Path) -> Tensors:
+def _opened(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """A file's tensors and its facts. Raises CheckpointError where it can't be read."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-    except SafetensorError as error:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+            return tensors, json.loads((file.metadata() or {}).get("facts", "{}"))
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path}: can't be read ({error})") from error
 
 

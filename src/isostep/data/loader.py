@@ -13,7 +13,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from isostep.data.plan import Part, Plan, Window
-from isostep.errors import DataError
 
 Row = dict[str, Any]
 Batch = dict[str, Any]
@@ -61,7 +60,7 @@ class WindowSampler:
 
 
 class PartDataset(Dataset[tuple[Part, list[Row]]]):
-    """Fetches all rows of a part at once. Raises DataError naming them where they can't be read."""
+    """Fetches all rows of a part at once. Raises RuntimeError naming them where they can't be read."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -73,7 +72,7 @@ class PartDataset(Dataset[tuple[Part, list[Row]]]):
         try:
             return part, self.rows.__getitems__(list(part.indices))
         except Exception as error:
-            raise DataError(f"rows {', '.join(map(str, part.indices))} can't be read: {error}") from error
+            raise RuntimeError(f"rows {', '.join(map(str, part.indices))} can't be read: {error}") from error
 
 
 class Collate:
