@@ -1,7 +1,7 @@
 """Accuracy and F1 after fine-tuning, seed by seed: isostep on two ranks, transformers' Trainer on one process.
 
-    python benchmarks/quality.py --data ../shared/data/mrpc --seeds 1 2 3
-    python benchmarks/quality.py --data ../shared/data/sms --seeds 1 --epochs 1 --split 0.2
+    python benchmarks/quality.py --data path/to/mrpc --seeds 1 2 3
+    python benchmarks/quality.py --data path/to/sms --seeds 1 --epochs 1 --split 0.2
 
 The folder of data holds task.json: {"kind": "classification", "data": {train, validation, text, label}}, two labels.
 Trainer runs on one process without accumulation, the only cut on which its loss is the mean over the batch; its results
