@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CPU2 := OMP_NUM_THREADS=1 $(BIN)/accelerate launch --config_file accelerate_configs/cpu_2.yaml
 
-.PHONY: quickstart test fast check prove bench mutants clean
+.PHONY: quickstart test fast check prove bench mutants soak clean
 
 quickstart: .venv/run  ## set up and train the built-in model on the built-in data, on two CPU ranks
 	$(CPU2) train.py --config configs/quickstart.yaml
@@ -27,6 +27,9 @@ bench: .venv/dev  ## quality on your own copy of a data folder: make bench DATA=
 
 mutants: .venv/dev  ## break the product on purpose, one way at a time: a test has to notice each
 	$(BIN)/python tests/mutants.py
+
+soak: .venv/dev  ## kill a run 20 times at random moments, on 2 and on 4 ranks
+	SOAK_KILLS=20 $(BIN)/python -m pytest tests/faults/test_soak.py
 
 clean:
 	rm -rf .venv runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

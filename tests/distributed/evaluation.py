@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -14,6 +15,7 @@ from isostep.data.plan import fixed_subset
 from isostep.tasks import Classification
 from isostep.train.evaluate import Evaluator
 from isostep.train.ranks import start
+from isostep.train.stop import Stop
 
 CASES = [(23, None), (23, 17), (2, None), (1, None)]  # rows, eval.max_examples
 BUDGETS = (1, 64, 100_000)
@@ -23,6 +25,7 @@ def main() -> None:
     config = Config.load(overrides=["--run.name", "evaluation", "--data.path", "builtin:sms", "--model.path",
                                     "builtin:tiny"])  # fmt: skip
     accelerator, ranks = start(config)
+    stop = Stop(Path("nowhere"), ranks.rank, ranks.new_group())
     task = Classification()
     task.bind(SimpleNamespace(pad_token_id=0), SimpleNamespace(values=[0, 1, 2]))  # type: ignore[arg-type]
     net = bert().eval()
@@ -31,7 +34,7 @@ def main() -> None:
         chosen = fixed_subset(n, most, seed=1)
         loss, predictions, targets = plain(net, rows, chosen.tolist())
         for budget in BUDGETS:
-            evaluator = Evaluator(accelerator, ranks, task, rows, rows.lengths, chosen, budget)
+            evaluator = Evaluator(accelerator, ranks, task, rows, rows.lengths, chosen, budget, stop)
             for _ in range(2):
                 got = evaluator(net)
                 assert abs(got["loss"] - loss) < 1e-12 * loss, f"{n} rows, budget {budget}: {got['loss']} for {loss}"
@@ -39,6 +42,7 @@ def main() -> None:
                 assert got["f1"] == f1_score(targets, predictions, labels=[0, 1, 2], average="macro", zero_division=0)
                 assert got["mcc"] == matthews_corrcoef(targets, predictions)
                 assert len(set(ranks.gather(tuple(got.items())))) == 1, "all ranks hold the same values"
+    stop.drain()
     accelerator.end_training()
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from isostep.state import TrainState
 
@@ -70,6 +71,9 @@ class NullRecord:
     def status(self, state: str, progress: TrainState, reason: str | None = None, exit_code: int | None = None) -> None:
         """Replace status.json."""
 
+    def begin(self, step: int | None) -> None:
+        """Go on from `step`: rows after it are cut off, those up to it stay as they are. None: start anew."""
+
     def row(self, values: Row) -> None:
         """Append a row to metrics.jsonl."""
 
@@ -81,20 +85,27 @@ class NullRecord:
 
 
 class Record(NullRecord):
-    """Writes the record of a run in `folder`, going on from `step`: rows after it are cut off, those up to it stay."""
+    """Writes the record of a run in `folder`. Nothing of an earlier start is touched before `begin`."""
 
-    def __init__(self, folder: Path, world_size: int, step: int | None = None) -> None:
+    def __init__(self, folder: Path, world_size: int) -> None:
         self.folder = folder
         self.world_size = world_size
         self.metrics = folder / "metrics.jsonl"
+        self._rows: TextIO | None = None
+
+    def begin(self, step: int | None) -> None:
         kept = [] if step is None else [line for line, row in _lines(self.metrics) if row["step"] <= step]
         write_atomically(self.metrics, "".join(kept))
+        if step is None:
+            for stale in ("best", "final"):
+                shutil.rmtree(self.folder / stale, ignore_errors=True)
         self._rows = open(self.metrics, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
 
     def status(self, state: str, progress: TrainState, reason: str | None = None, exit_code: int | None = None) -> None:
         write_status(self.folder, state, progress, self.world_size, reason, exit_code)
 
     def row(self, values: Row) -> None:
+        assert self._rows is not None, "begin() comes first"
         self._rows.write(json.dumps({name: finite_or_null(value) for name, value in values.items()}) + "\n")
         self._rows.flush()
 
@@ -102,7 +113,8 @@ class Record(NullRecord):
         write_atomically(self.folder / "history.json", json.dumps(history(read_rows(self.metrics)), indent=1) + "\n")
 
     def close(self) -> None:
-        self._rows.close()
+        if self._rows is not None:
+            self._rows.close()
 
 
 def write_status(

@@ -109,7 +109,7 @@ class WandbTracker(NullTracker):
         # the axis is our own step: W&B's starts at 0 in every offline part, and it drops what lies below it
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
-        LOGGER.info("W&B: %s, run %s", mode, self._run.id)
+        LOGGER.info("W&B: %s, run %s (track.wandb: disabled turns it off)", mode, self._run.id)
 
     def row(self, values: dict[str, Any]) -> None:
         if self._run is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,6 +79,7 @@ class _Run:
         self.folder = Path(config.run.root) / config.run.name
         self.checkpoints = self.folder / "checkpoints"
         self.state = TrainState()
+        self.record, self.tracker = NullRecord(), NullTracker()
         self.watch: Watch | None = None
         self.lock = FolderLock(self.folder)
         self.stop = Stop(self.folder, ranks.rank, ranks.new_group())
@@ -107,7 +107,7 @@ class _Run:
         assert claimed is not None
         if claimed.finished:
             if self.ranks.is_main:
-                print(f"{self.folder}: this run is already finished; nothing to do")
+                print(f"{self.folder}: this run is already finished; nothing to do (another --run.name starts anew)")
             return self._history()
         self.state.restarts = claimed.restarts
         try:
@@ -131,6 +131,8 @@ class _Run:
                 state = "diverged" if isinstance(error, DivergedError) else "preempted"
             reason = str(error) or type(error).__name__
             write_status(self.folder, state, self.state, self.ranks.world_size, reason, code)
+            self.tracker.finish(self.state, code)
+            self.record.close()
 
     def _history(self) -> dict[str, Any]:
         return self.ranks.share(history(read_rows(self.folder / "metrics.jsonl")) if self.ranks.is_main else {})
@@ -145,9 +147,12 @@ class _Run:
         )
         saved = self.ranks.share(found)
         past = self.ranks.agree(lambda: read_state(saved) if saved is not None else None)
-        opened = self.ranks.agree(lambda: self._open_record(past))
-        assert opened is not None
-        record, tracker = opened
+        if past is not None:
+            self.state.load_state_dict({**past["train"], "restarts": self.state.restarts})
+        elif self.state.restarts:
+            LOGGER.warning("no checkpoint was saved before the run was interrupted: it starts again from step 1")
+        self.ranks.agree(self._open_record)
+        record, tracker = self.record, self.tracker
         record.status("running", self.state)
         data, tokenizer = prepare_data(self.config, self.ranks, self.stop)
         self.task.bind(tokenizer, data.labels)
@@ -159,6 +164,7 @@ class _Run:
             self.ranks.agree(lambda: resume(loop, saved, past, self.ranks))
         self.ranks.agree(lambda: store_config(self.folder, self.config), only=lambda: self.ranks.is_main)
         self._say_what_runs(loop, data)
+        record.begin(self.state.step if past is not None else None)
         reason = loop.run()
         self.watch.enter("export", self.state.step)
         self._export("final", loop.model, tokenizer, data, loop.evaluation)
@@ -167,23 +173,19 @@ class _Run:
         tracker.finish(self.state, COMPLETED)
         loop.output.progress.close()
         record.close()
-        LOGGER.info("completed: %s, %d steps, best %s %s at step %s, %.1f s of training; %s",
-                    reason, self.state.step, self.config.eval.metric, self.state.best_value, self.state.best_step,
-                    self.state.train_seconds, self.folder)  # fmt: skip
+        LOGGER.info("completed: %s, %d steps, best %s %s at step %s, %.1f s of training",
+                    reason, self.state.step, self.config.eval.metric, f"{self.state.best_value:.4g}" if self.state.best_value is not None else "none",
+                    self.state.best_step, self.state.train_seconds)  # fmt: skip
+        LOGGER.info("models in %s and %s; isostep predict %s --input FILE --output FILE labels a file with the best",
+                    self.folder / "best", self.folder / "final", self.folder)  # fmt: skip
         return self._history()
 
-    def _open_record(self, past: dict[str, Any] | None) -> tuple[NullRecord, NullTracker]:
-        if not self.ranks.is_main:
-            return NullRecord(), NullTracker()
-        if past is None:
-            if self.state.restarts:
-                LOGGER.warning("no checkpoint was saved before the run was interrupted: it starts again from step 1")
-            for stale in ("best", "final"):
-                shutil.rmtree(self.folder / stale, ignore_errors=True)
-        facts = environment.describe(self.ranks.world_size, self.accelerator.mixed_precision)
-        write_atomically(self.folder / "env.json", environment.to_json(facts))
-        record = Record(self.folder, self.ranks.world_size, past["train"]["step"] if past is not None else None)
-        return record, make_tracker(self.config, self.folder, facts)
+    def _open_record(self) -> None:
+        if self.ranks.is_main:
+            facts = environment.describe(self.ranks.world_size, self.accelerator.mixed_precision)
+            write_atomically(self.folder / "env.json", environment.to_json(facts))
+            self.record = Record(self.folder, self.ranks.world_size)
+            self.tracker = make_tracker(self.config, self.folder, facts)
 
     def _wire(
         self,
@@ -223,6 +225,7 @@ class _Run:
             "world_size": self.ranks.world_size,
             "precision": accelerator.mixed_precision,
             "data": digest(data),
+            "metric": config.eval.metric,
         }
         seed_rank(config.run.seed, self.ranks.rank)
         return Loop(config, accelerator, model, step, plan, loader, sampler, self._evaluators(data, plan), self.state,

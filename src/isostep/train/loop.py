@@ -158,6 +158,8 @@ class Loop:
     def restore(self, saved: dict[str, Any], loss_sum: float) -> None:
         """Go on from what `_save` has stored; `loss_sum` is this rank's."""
         self.state.load_state_dict({**saved["train"], "restarts": self.state.restarts})
+        if saved["facts"]["metric"] != self.facts["metric"]:  # values of another metric can't be compared
+            self.state.best_value, self.state.best_step, self.state.evaluations_since_best = None, None, 0
         self.interval = Interval(self._new_interval().loss_sum + loss_sum, **saved["interval"])
         self._last_norm, self._last_rate = saved["grad_norm"], saved["rate"]
         self.evaluation = saved["evaluation"]

@@ -29,6 +29,7 @@ def config(tmp_path, *overrides):
 
 def test_rows_are_json_lines_at_once_and_a_cut_off_line_is_left_out(tmp_path):
     record = Record(tmp_path, 1)
+    record.begin(None)
     record.row({"step": 1, "train/loss": 0.5, "train/grad_norm": float("nan")})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "train/loss": 0.5, "train/grad_norm": null}\n'
     record.close()
@@ -83,6 +84,7 @@ def test_a_folder_is_claimed_anew_continued_finished_or_refused(tmp_path):
     assert claim(folder, config(tmp_path, "--optim.lr", "0.1")) == (False, 0)
     store_config(folder, config(tmp_path, "--optim.lr", "0.1"))
     record = Record(folder, 2)
+    record.begin(None)
     record.row({"step": 1})
     record.status("running", TrainState(step=1))
     assert claim(folder, config(tmp_path, "--optim.lr", "0.1")) == (False, 1)
@@ -105,9 +107,15 @@ def test_a_record_goes_on_from_a_step_with_the_rows_up_to_it_as_they_were(tmp_pa
     lines = ['{"step": 1, "a":  1}\n', '{"step": 2}\n', '{"step": 3}\n', '{"step": 4, "cut o']
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(lines))
-    record = Record(tmp_path, 1, step=2)
+    (tmp_path / "best").mkdir()
+    record = Record(tmp_path, 1)
+    assert path.read_text() == "".join(lines), "nothing is touched before the run begins"
+    record.begin(2)
     record.row({"step": 3, "b": 5})
     record.close()
     assert path.read_text() == lines[0] + lines[1] + '{"step": 3, "b": 5}\n'
-    Record(tmp_path, 1).close()
-    assert path.read_text() == ""
+    assert (tmp_path / "best").exists()
+    anew = Record(tmp_path, 1)
+    anew.begin(None)
+    anew.close()
+    assert path.read_text() == "" and not (tmp_path / "best").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
@@ -48,8 +49,11 @@ def test_offline_keeps_the_rows_in_the_run_folder_under_one_id(tmp_path):
     tracker.row({"step": 3, "train/loss": 0.25})
     tracker.finish(TrainState(best_value=0.5, best_step=3), 0)
     files = list((tmp_path / "wandb").glob(f"offline-run-*/run-{first}.wandb"))
-    assert len(files) == 1 and b"train/loss" in files[0].read_bytes()
-    assert b"best/value" in files[0].read_bytes()
+    assert len(files) == 1
+    until = time.monotonic() + 20  # the client's own process may still be writing
+    while b"best/value" not in files[0].read_bytes() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert b"best/value" in files[0].read_bytes() and b"train/loss" in files[0].read_bytes()
     assert run_id(tmp_path) == first
 
 
