@@ -173,9 +173,10 @@ class _Run:
         tracker.finish(self.state, COMPLETED)
         loop.output.progress.close()
         record.close()
-        LOGGER.info("completed: %s, %d steps, best %s %s at step %s, %.1f s of training",
-                    reason, self.state.step, self.config.eval.metric, f"{self.state.best_value:.4g}" if self.state.best_value is not None else "none",
-                    self.state.best_step, self.state.train_seconds)  # fmt: skip
+        best = self.state.best_value
+        shown = "none" if best is None else f"{best:.4g} at step {self.state.best_step}"
+        LOGGER.info("completed: %s, %d steps, best %s %s, %.1f s of training",
+                    reason, self.state.step, self.config.eval.metric, shown, self.state.train_seconds)  # fmt: skip
         LOGGER.info("models in %s and %s; isostep predict %s --input FILE --output FILE labels a file with the best",
                     self.folder / "best", self.folder / "final", self.folder)  # fmt: skip
         return self._history()
