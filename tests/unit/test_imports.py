@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "isostep"
 # A part may import its own layer's parts and those above it in this list.
 LAYERS = [
-    {"config", "errors", "state"},
+    {"config", "durable", "errors", "state"},
     {"data", "models", "tasks", "optim"},
     {"train", "checkpoint", "track", "report"},
     {"cli", "__init__", "__main__"},

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isostep.durable import sync
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -39,7 +41,7 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: P
     if folder.exists():
         os.rename(folder, aside)
     os.rename(made, folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -48,7 +50,7 @@ def repair(folder: Path) -> None:
     made, aside = _made(folder), _aside(folder)
     if aside.exists() and not folder.exists():
         os.rename(aside, folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     for left in (made, aside):
         if left.exists():
             shutil.rmtree(left)
@@ -66,13 +68,5 @@ def _flush(folder: Path) -> None:
     """Everything below `folder` to the disk, the folders after what they hold."""
     for path, _, names in os.walk(folder, topdown=False):
         for name in names:
-            _sync(Path(path, name))
-        _sync(Path(path))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync(Path(path, name))
+        sync(Path(path))

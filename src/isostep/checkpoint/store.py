@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from isostep.durable import sync, write_atomically
 from isostep.errors import CheckpointError
-from isostep.track.record import write_atomically
 
 LOGGER = logging.getLogger("isostep")
 MANIFEST = "manifest.json"
@@ -50,8 +50,7 @@ def unfinished_folder(root: Path, step: int) -> Path:
 
 def flush(path: Path) -> Entry:
     """Bring a file to the disk and describe it."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    sync(path)
     return describe(path)
 
 
@@ -69,20 +68,11 @@ def commit(made: Path, target: Path, entries: Sequence[Entry], facts: dict[str, 
     """Write the manifest into the folder `made` and rename it to `target`; an older `target` is replaced."""
     files = {entry.name: {"size": entry.size, "xxh3": entry.xxh3} for entry in entries}
     write_atomically(made / MANIFEST, json.dumps({"version": VERSION, **facts, "files": files}, indent=1) + "\n")
-    sync_folder(made)
+    sync(made)
     if target.exists():
         shutil.rmtree(target)  # of the same step: from a run that was taken back to an earlier checkpoint
     os.rename(made, target)
-    sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring a folder's names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(target.parent)
 
 
 def verify(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import filelock
 
+from isostep.durable import sync
 from isostep.errors import ConfigError
 
 log = logging.getLogger("isostep")
@@ -85,14 +86,14 @@ def _make(folder: Path, write: Callable[[Path], Meta]) -> Meta:
         meta["bytes"] = {path.name: path.stat().st_size for path in sorted(private.iterdir())}
         (private / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
         for path in private.iterdir():
-            _fsync(path)
+            sync(path)
         private.chmod(0o755)  # mkdtemp's is for its owner alone, and a cache may be shared
-        _fsync(private)
+        sync(private)
         if folder.exists():
             log.warning("the token cache %s is damaged; it is made anew", folder)
             shutil.rmtree(folder)
         private.rename(folder)
-        _fsync(folder.parent)
+        sync(folder.parent)
         return meta
     except OSError:
         if (theirs := _complete(folder)) is not None:  # a file system without locks: another process was first
@@ -107,14 +108,6 @@ def _sweep(folder: Path) -> None:
     for left in folder.parent.glob(f".{folder.name}-*"):
         if time.time() - left.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _complete(folder: Path) -> Meta | None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from isostep.durable import write_atomically
 from isostep.errors import ConfigError
-from isostep.track.record import read_rows, write_atomically
+from isostep.track.record import read_rows
 
 if TYPE_CHECKING:
     from isostep.config import Config

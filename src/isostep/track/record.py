@@ -7,26 +7,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from isostep.durable import write_atomically
 from isostep.state import TrainState
 
 Row = dict[str, Any]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` so that a reader or a crash finds the old or the new content, never a part."""
-    partial = path.with_name(f".{path.name}.tmp")
-    with open(partial, "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(partial, path)
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import urlparse
 
-from isostep.track.record import write_atomically
+from isostep.durable import write_atomically
 
 if TYPE_CHECKING:
     from isostep.config import Config

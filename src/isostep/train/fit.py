@@ -18,6 +18,7 @@ from isostep.checkpoint.saving import Checkpointer, find
 from isostep.data.loader import Collate, TrainSampler, make_loader
 from isostep.data.plan import Plan, fixed_subset
 from isostep.data.tokens import TokenizedData, lengths
+from isostep.durable import write_atomically
 from isostep.errors import COMPLETED, ConfigError, DivergedError, FolderInUseError, IsostepError, PreemptedError
 from isostep.models.load import freeze_unused, load_model
 from isostep.optim import make_optimizer
@@ -26,7 +27,7 @@ from isostep.tasks import Classification, Task
 from isostep.track import console, environment
 from isostep.track.folder import claim, store_config
 from isostep.track.lock import FolderLock
-from isostep.track.record import NullRecord, Record, history, read_rows, write_atomically, write_status
+from isostep.track.record import NullRecord, Record, history, read_rows, write_status
 from isostep.track.wandb import NullTracker, make_tracker
 from isostep.train.evaluate import Evaluator
 from isostep.train.loop import Loop, Output

@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,9 @@ class Stop:
 
     @contextlib.contextmanager
     def handling(self) -> Iterator[None]:
-        """Handle the signals within; the handlers of before come back after."""
-        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        """Handle the signals within (in the main thread: Python allows no other); those of before come back after."""
+        main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS} if main else {}
         try:
             yield
         finally:

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from isostep.config import Config
+from isostep.durable import write_atomically
 from isostep.errors import ConfigError
 from isostep.state import TrainState
 from isostep.track.folder import changed_keys, claim, store_config
-from isostep.track.record import Record, history, read_rows, write_atomically
+from isostep.track.record import Record, history, read_rows
 
 
 def config(tmp_path, *overrides):
