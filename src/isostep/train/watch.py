@@ -19,7 +19,7 @@ SILENT = 5.0  # seconds without a heartbeat after which a rank counts as stopped
 
 
 class Watch:
-    """This rank's slot in logs/phases; writing it is a copy in memory, without a system call.
+    """This rank's slot in the run folder's .phases; writing it is a copy in memory, without a system call.
 
     SIGUSR2 makes a rank write its stacks to logs/rank-N.stacks and go on.
     """
@@ -29,8 +29,7 @@ class Watch:
         self.world_size = world_size
         logs = folder / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        path = logs / "phases"
-        with open(path, "a+b") as file:
+        with open(folder / ".phases", "a+b") as file:  # not in logs/, where all is text
             file.truncate(SLOT.size * world_size)
             self._map = mmap.mmap(file.fileno(), SLOT.size * world_size)
         self._stacks = open(logs / f"rank-{rank}.stacks", "a")  # noqa: SIM115 - written to by a signal handler
