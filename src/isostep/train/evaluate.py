@@ -76,6 +76,7 @@ class Evaluator:
         """This rank's (row, prediction, target, loss), placeholders left out."""
         was_training = model.training
         model.eval()
+        self.stop.new_pace()
         kept: list[tuple[torch.Tensor, ...]] = []
         for batch in self._batches():
             if self.stop.poll():  # all ranks have the same number of passes
@@ -85,6 +86,7 @@ class Evaluator:
             columns = (batch["indices"], outcome.predictions, outcome.targets, outcome.losses)
             kept.append(tuple(column[real] for column in columns))
         model.train(was_training)
+        self.stop.new_pace()
         return tuple(torch.cat(column).cpu().numpy() for column in zip(*kept, strict=True))
 
     def _batches(self) -> Iterator[dict[str, Any]]:

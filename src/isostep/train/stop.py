@@ -1,7 +1,8 @@
 """Stopping on request: a signal to any rank, or a STOP file, makes all ranks stop at the same step.
 
 A handler only sets a flag. The flags are combined by a reduction on a CPU group that is started at one step and read at
-the next, so that no step waits for it.
+the next, so that no step waits for it. Where steps are short not every one starts a reduction: with its flag each rank
+sends how many calls it would leave out, and the largest number holds for all, so that all go on asking alike.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from isostep.track.folder import STOP_FILE
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 FILE_INTERVAL = 0.5  # seconds between looks for the STOP file: it may lie on a network file system
 ABORT_WITHIN = 5.0  # seconds in which a second Ctrl-C aborts
+ASK_EVERY = 0.25  # seconds between two reductions where steps are shorter; grace periods are 20 s and more
+MOST_CALLS = 16  # between two reductions, however short the steps: some may be longer
 
 
 class Stop:
@@ -40,7 +43,9 @@ class Stop:
         self.file = folder / STOP_FILE if rank == 0 else None
         self.group = group
         self.reason: str | None = None
-        self._flag = torch.zeros((), dtype=torch.int32)
+        self._asked = torch.zeros(2, dtype=torch.int32)  # somebody wants to stop; calls until the next reduction
+        self._calls, self._every, self._since = 0, 1, time.monotonic()
+        self._same_pace = True  # since the reduction that is under way was started
         self._work: dist.Work | None = None
         self._looked = 0.0
         self._interrupted: float | None = None
@@ -92,10 +97,25 @@ class Stop:
         agreed = False
         if self._work is not None:
             self._work.wait()  # started a whole step ago
-            agreed = bool(self._flag)
-        self._flag = torch.tensor(int(self.reason is not None), dtype=torch.int32)
-        self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
+            self._work = None
+            stop, calls = self._asked.tolist()
+            agreed, self._every = bool(stop), calls if self._same_pace else 1
+        self._calls += 1
+        if self._calls >= self._every:
+            self._ask()
         return agreed
+
+    def _ask(self) -> None:
+        now = time.monotonic()
+        seconds = max((now - self._since) / self._calls, 1e-6)
+        self._calls, self._since, self._same_pace = 0, now, True
+        calls = min(max(int(ASK_EVERY / seconds), 1), MOST_CALLS)
+        self._asked = torch.tensor([self.reason is not None, calls], dtype=torch.int32)
+        self._work = dist.all_reduce(self._asked, dist.ReduceOp.MAX, group=self.group, async_op=True)
+
+    def new_pace(self) -> None:
+        """The calls that follow come at another pace (an evaluation begins or ends); called by all ranks alike."""
+        self._calls, self._every, self._since, self._same_pace = 0, 1, time.monotonic(), False
 
     def _look_for_file(self) -> None:
         if self.file is None or self.reason is not None:
