@@ -2,7 +2,8 @@
 
 {"site": ..., "kind": ..., "rank": 0, "step": 4, "times": 1}; sites: step, evaluation, preprocessing, worker, and the
 stages of a save: begin, write, flush, commit, committed. Kinds: kill, stop (SIGSTOP), raise, full (disk), slow, signal
-names. `step` counts the step that is under way, from 1; null: any.
+names; and for a step, nan and inf: one entry of one gradient, on this rank alone. `step` counts the step that is under
+way, from 1; null: any.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import datasets
+import torch
 from torch.utils.data import get_worker_info
 
 from isostep.checkpoint import saving
@@ -28,7 +30,7 @@ FAULT: dict[str, Any] = json.loads(os.environ.get("FAULT", "{}"))
 done = {"steps": 0, "faults": 0}
 
 
-def strike(site: str) -> None:
+def strike(site: str, owner: Any = None) -> None:
     if FAULT.get("site") != site or int(os.environ.get("RANK", "0")) != FAULT.get("rank", 0):
         return
     if FAULT.get("step") not in (None, done["steps"]) or done["faults"] >= FAULT.get("times", 1):
@@ -45,6 +47,8 @@ def strike(site: str) -> None:
         raise RuntimeError("injected fault")
     elif kind == "full":
         raise OSError(errno.ENOSPC, "No space left on device")
+    elif kind in ("nan", "inf"):
+        spoil(owner.trained[0], float(kind))
     elif kind == "slow":
         print(f"slow in {site}", flush=True)
         time.sleep(FAULT["seconds"])
@@ -52,11 +56,23 @@ def strike(site: str) -> None:
         os.kill(os.getpid(), getattr(signal, kind))
 
 
+def spoil(parameter: torch.Tensor, value: float) -> None:
+    """Put `value` into the parameter's next gradient, before it is reduced over the ranks."""
+
+    def spoiled(gradient: torch.Tensor) -> torch.Tensor:
+        hook.remove()
+        gradient = gradient.clone()
+        gradient.view(-1)[0] = value
+        return gradient
+
+    hook = parameter.register_hook(spoiled)
+
+
 def before(function: Callable[..., Any], site: str, count: bool = False) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
         done["steps"] += count
-        strike(site)
+        strike(site, *arguments[:1])
         return function(*arguments, **named)
 
     return wrapped
