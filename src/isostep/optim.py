@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from isostep.errors import ConfigError
 
 if TYPE_CHECKING:
     from isostep.config import Optim
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 FUSED_DEVICES = ("cpu", "cuda")
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Trainable parameters in two groups: with decay, and without it for biases and norms (anything below 2-D).
 
     The rule by dimension covers LayerNorm and RMSNorm of every architecture without a list of class names.
@@ -39,6 +42,30 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
         eps=optim.eps,
         fused=device in FUSED_DEVICES,
     )
+
+
+def own_optimizer(
+    model: nn.Module, optim: Optim, factory: Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+) -> torch.optim.Optimizer:
+    """What `factory` makes of the parameter groups, each with params and weight_decay and optim.lr as its lr.
+
+    Raises ConfigError where it returns no optimizer, leaves trained parameters out, or takes others in.
+    """
+    groups = [{**group, "lr": optim.lr} for group in parameter_groups(model, optim.weight_decay)]
+    optimizer = factory([group for group in groups if group["params"]])
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(f"fit: the optimizer factory returned {type(optimizer).__name__}, not a torch Optimizer")
+    taken = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    left_out = [name for key, name in names.items() if key not in set(taken)]
+    if left_out:
+        raise ConfigError(
+            f"fit: the optimizer factory leaves out {len(left_out)} trained parameter(s): {', '.join(left_out[:3])}"
+            f"{', ...' if len(left_out) > 3 else ''}; put them into a group, or freeze them in the model"
+        )
+    if len(taken) > len(names):
+        raise ConfigError("fit: the optimizer factory takes in parameters that are frozen or not the model's")
+    return optimizer
 
 
 def warmup_steps(warmup: float, total_steps: int) -> int:

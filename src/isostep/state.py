@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -10,8 +10,7 @@ from typing import Any
 class TrainState:
     """The position and the counters of a run; identical on all ranks after every step.
 
-    The loop owns the position (the loader's workers run ahead of it). All fields are plain numbers, so that
-    `state_dict` is JSON.
+    The loop owns the position (the loader's workers run ahead of it). `state_dict` is JSON.
     """
 
     step: int = 0
@@ -28,6 +27,8 @@ class TrainState:
     """The best value of eval.metric so far; None before the first finite one."""
     best_step: int | None = None
     """The step at which it was measured."""
+    best_values: dict[str, float] = field(default_factory=dict)
+    """The whole evaluation that was the best."""
     evaluations_since_best: int = 0
     """Evaluations since then, for eval.patience."""
     nonfinite: int = 0
@@ -40,6 +41,8 @@ class TrainState:
     """The run was stopped before or inside an evaluation that was due at this step."""
     stopped_early: bool = False
     """eval.patience has ended the run; it stays ended."""
+    test: dict[str, float] = field(default_factory=dict)
+    """What the best made of the test set, at the end."""
     restarts: int = 0
     """How often the run was started again."""
 

@@ -14,6 +14,7 @@ from isostep.config.syntax import dump
 
 if TYPE_CHECKING:
     from isostep.config import Config
+    from isostep.tasks import Task
 
 HUB_METRICS = {
     "accuracy": "accuracy",
@@ -24,13 +25,11 @@ HUB_METRICS = {
 }
 
 
-def model_card(
-    config: Config, labels: Sequence[str], results: Mapping[str, float], step: int, command: Sequence[str]
-) -> str:
-    """A short card for a classifier.
+def model_card(config: Config, task: Task, results: Mapping[str, float], step: int, command: Sequence[str]) -> str:
+    """A short card for a model of `task`.
 
-    `labels` are their names, `results` the evaluation's values by their recorded names ("eval/accuracy"), `step` the
-    optimizer step of these weights, `command` the program and its arguments. Paths are written relative to the working
+    `results` are the evaluation's values by their recorded names ("eval/accuracy"), `step` the optimizer step of these
+    weights, `command` the program and its arguments. Paths are written relative to the working
     folder, or as bare names where they lie elsewhere: a card is made to be shared.
     """
     settings = config.to_dict()
@@ -43,9 +42,9 @@ def model_card(
         "",
         f"# {name}",
         "",
-        f"A text classifier, fine-tuned with isostep from `{base}`; the weights after optimizer step {step}.",
+        f"A text model, fine-tuned with isostep from `{base}`; the weights after optimizer step {step}.",
         "",
-        f"- Labels: {', '.join(f'`{label}`' for label in labels)}",
+        *([f"- Labels: {', '.join(f'`{label}`' for label in task.labels.names)}"] if task.labels is not None else []),
         f"- Data: {_data(shown['data'])}",
         "",
         "## Results",

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from isostep.errors import CheckpointError
 
@@ -31,7 +32,7 @@ class Trained:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    scheduler: torch.optim.lr_scheduler.LambdaLR
+    scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler | None
 
 
@@ -47,7 +48,7 @@ def write_shared(folder: Path, trained: Trained, state: dict[str, Any]) -> list[
     whole = {
         **state,
         "optimizer": scalars,
-        "scheduler": {"last_epoch": trained.scheduler.last_epoch, "step_count": trained.scheduler._step_count},
+        "scheduler": schedule_state(trained),
         "scaler": trained.scaler.state_dict() if trained.scaler is not None else None,
     }
     (folder / STATE).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
@@ -67,8 +68,30 @@ def restore_shared(folder: Path, trained: Trained, state: dict[str, Any]) -> Non
     """Put a checkpoint's weights, optimizer, schedule and scaler back. Raises CheckpointError where they do not fit."""
     restore_model(folder, trained.model)
     _restore_optimizer(trained, _opened(folder / OPTIMIZER)[0], state["optimizer"])
+    _restore_schedule(trained, state["scheduler"])
+    if trained.scaler is not None and state["scaler"] is not None:
+        trained.scaler.load_state_dict(state["scaler"])
+
+
+def schedule_state(trained: Trained) -> dict[str, Any]:
+    """Where the schedule stands; of one that is not isostep's own also what it may have changed in the optimizer."""
     scheduler = trained.scheduler
-    scheduler.last_epoch, scheduler._step_count = state["scheduler"]["last_epoch"], state["scheduler"]["step_count"]
+    if isinstance(scheduler, LambdaLR):
+        return {"last_epoch": scheduler.last_epoch, "step_count": scheduler._step_count}
+    groups = [
+        {key: value for key, value in group.items() if key != "params"} for group in trained.optimizer.param_groups
+    ]
+    return {"state": scheduler.state_dict(), "groups": groups}
+
+
+def _restore_schedule(trained: Trained, state: dict[str, Any]) -> None:
+    scheduler = trained.scheduler
+    if not isinstance(scheduler, LambdaLR):
+        scheduler.load_state_dict(state["state"])
+        for group, stored in zip(trained.optimizer.param_groups, state["groups"], strict=True):
+            group.update(stored)
+        return
+    scheduler.last_epoch, scheduler._step_count = state["last_epoch"], state["step_count"]
     # the rate is a function of the step, computed anew: the same number, or that of a schedule made longer
     rates = [
         base * factor(scheduler.last_epoch)
@@ -77,8 +100,6 @@ def restore_shared(folder: Path, trained: Trained, state: dict[str, Any]) -> Non
     for group, rate in zip(trained.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     scheduler._last_lr = rates
-    if trained.scaler is not None and state["scaler"] is not None:
-        trained.scaler.load_state_dict(state["scaler"])
 
 
 def model_state(model: nn.Module) -> Tensors:

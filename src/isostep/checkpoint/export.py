@@ -7,14 +7,22 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors.torch import load_model, save_model
+from torch import nn
+from transformers import PreTrainedModel
+
 from isostep.durable import sync
 
+WEIGHTS = "model.safetensors"
+
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 
-def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, card: str) -> None:
+def export(model: nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, card: str) -> None:
     """Write config.json, model.safetensors, the tokenizer and `card` as README.md into `folder`, replacing it whole.
+
+    Of a model that is none of transformers' there is no config.json, and model.safetensors is its state dict.
 
     The new folder is made hidden beside the old one and flushed to the disk; then the old is renamed aside, the new
     takes its place and the old is deleted. What a crash leaves of that is put right by `repair`, which each call
@@ -27,8 +35,11 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: P
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         made.mkdir()
-        with quiet():
-            model.save_pretrained(made)
+        if isinstance(model, PreTrainedModel):
+            with quiet():
+                model.save_pretrained(made)
+        else:
+            save_model(model, str(made / WEIGHTS))
         # The last batch's truncation and padding would be written down as if they were the tokenizer's own.
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
@@ -43,6 +54,16 @@ def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: P
     os.rename(made, folder)
     sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def restore(model: nn.Module, folder: Path) -> None:
+    """Put the exported weights back into a model of the same class and shape."""
+    if isinstance(model, PreTrainedModel):
+        loaded = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype, use_safetensors=True,
+                                             local_files_only=True)  # fmt: skip
+        model.load_state_dict(loaded.state_dict())
+    else:
+        load_model(model, str(folder / WEIGHTS))
 
 
 def repair(folder: Path) -> None:

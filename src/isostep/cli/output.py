@@ -11,16 +11,16 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isostep.data.files import Block
-from isostep.data.labels import Labels
 from isostep.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from isostep.tasks import Answers
 
 ADDED = ("prediction", "scores")
 
@@ -38,16 +38,14 @@ class Format(Protocol):
 
 
 class Writer:
-    """Adds to each block its predictions and scores, in the terms of the data's own labels."""
+    """Adds to each block what is told of its rows."""
 
-    def __init__(self, target: Format, labels: Labels) -> None:
-        self.target, self.labels = target, labels
+    def __init__(self, target: Format) -> None:
+        self.target = target
 
-    def write(self, block: Block, scores: npt.NDArray[np.float32]) -> None:
-        """`scores` (n, C): the probability of each class for each of the block's n rows."""
-        predictions = [self.labels.values[index] for index in scores.argmax(-1)]
-        objects = [dict(zip(self.labels.names, row, strict=True)) for row in scores.tolist()]
-        self.target.write(block, {**block.columns, ADDED[0]: predictions, ADDED[1]: objects})
+    def write(self, block: Block, answers: Answers) -> None:
+        """`answers` hold an entry for each of the block's rows."""
+        self.target.write(block, {**block.columns, ADDED[0]: answers.predictions, ADDED[1]: answers.scores})
 
 
 def check_output(output: Path) -> str:
@@ -63,7 +61,7 @@ def check_output(output: Path) -> str:
 
 
 @contextlib.contextmanager
-def writing(output: Path, source: Path, labels: Labels) -> Iterator[Writer]:
+def writing(output: Path, source: Path) -> Iterator[Writer]:
     """A writer to a hidden file that takes the place of `output` at the end, and is deleted after any error.
 
     `source` is the file that the rows come from: parquet hands its column types on. Raises ConfigError when the disk
@@ -73,7 +71,7 @@ def writing(output: Path, source: Path, labels: Labels) -> Iterator[Writer]:
     try:
         target = FORMATS[check_output(output)](made, source)
         try:
-            yield Writer(target, labels)
+            yield Writer(target)
         finally:
             target.close()
         os.replace(made, output)

@@ -34,19 +34,23 @@ def describe(config: Config, world_size: int) -> list[str]:
 
     from isostep.data.plan import Plan
     from isostep.data.tokens import lengths
+    from isostep.tasks import make_task
+    from isostep.train.parts import Parts
     from isostep.train.prepare import make_data, token_budget
 
-    data, _ = make_data(config)
+    task = make_task(config)
+    data = make_data(config, Parts(task))
     budget = token_budget(config, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     rows = lengths(data.train)
-    plan = Plan(rows, config.batch.size, world_size, budget, config.run.seed)
+    plan = Plan(rows, config.batch.size, world_size, budget, config.run.seed, task.items(data.train))
     total = config.train.max_steps or config.train.epochs * plan.windows_per_epoch
     cut = data.summary["files"]["train"]["truncated"]
     last = len(rows) - (plan.windows_per_epoch - 1) * config.batch.size
+    sets = " + ".join(f"{len(part):,}" for part in data.validation.values())
     return [
-        f"rows         {len(rows):,} training, {len(data.validation):,} validation",
+        f"rows         {len(rows):,} training, {sets} validation",
         f"tokens       {int(rows.sum()):,}; {rows.min()} to {rows.max()} a row, mean {rows.mean():.1f}; {cut:,} cut",
-        f"labels       {', '.join(data.labels.names)}",
+        *([f"labels       {', '.join(data.labels.names)}"] if data.labels is not None else []),
         f"steps        {total:,}: {plan.windows_per_epoch:,} windows an epoch of {config.batch.size} examples"
         + (f", the last of {last}" if last != config.batch.size else ""),
         *_cut_lines(plan, budget, world_size),

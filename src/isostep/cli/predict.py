@@ -1,4 +1,4 @@
-"""`isostep predict`: label the rows of a file with a trained classifier."""
+"""`isostep predict`: what a trained model says of the rows of a file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from isostep.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from transformers import PreTrainedTokenizerBase
-
     from isostep.config import Config
     from isostep.data.files import Block
-    from isostep.data.labels import Labels
+    from isostep.tasks import Answers, Task
 
 
 def run(argv: Sequence[str]) -> int:
@@ -69,20 +65,19 @@ def predict(run_dir: Path, source: Path, output: Path, weights: str | None = Non
     output that can't be used, DataError for an input that can't; `output` is then left as it was.
     """
     from isostep.cli.output import check_output, writing
-    from isostep.data import files, tokens
+    from isostep.data import files
 
     config = _config(run_dir, weights)
     check_output(output)
     blocks = files.read(source)
     first = next(blocks)
     _check_columns(config, first)  # before the model is loaded
-    classifier = load(config)
+    predictor = load(config)
     rows = 0
-    with writing(output, source, classifier.labels) as writer:
+    with writing(output, source) as writer:
         for block in itertools.chain([first], blocks):
             _check_columns(config, block)
-            scores = classify(classifier, tokens.texts(block, _columns(config)), batch_tokens)
-            writer.write(block, scores)
+            writer.write(block, predictor(block, batch_tokens))
             rows += len(block)
     return rows
 
@@ -106,8 +101,6 @@ def _read(run_dir: Path) -> Config:
 def _config(run_dir: Path, weights: str | None) -> Config:
     """The run's configuration with model.path set to the folder of the weights."""
     config = _read(run_dir)
-    if config.task.kind != "classification":
-        raise ConfigError(f"{run_dir}: predict is for task.kind classification, and this run's is {config.task.kind}")
     if weights is None:
         folder = next((run_dir / name for name in ("best", "final") if (run_dir / name).is_dir()), None)
         if folder is None:
@@ -134,53 +127,52 @@ def _check_columns(config: Config, block: Block) -> None:
             raise DataError(f"{block.source} has a column {name!r} already, and predict adds one: rename or remove it")
 
 
-class Classifier(NamedTuple):
-    """What classifying needs of a run."""
+class Predictor(NamedTuple):
+    """A trained model and its task, which knows how rows become batches and batches answers."""
 
     model: Any
-    tokenizer: PreTrainedTokenizerBase
-    labels: Labels
-    max_length: int  # tokens that an example is cut to, as in training
+    task: Task
+
+    def __call__(self, block: Block, batch_tokens: int) -> Answers:
+        """What is told of the block's rows, in their order.
+
+        Rows of similar length share a batch of at most `batch_tokens` tokens with its padding; a longer row is alone.
+        """
+        import torch
+
+        from isostep.tasks import Answers
+
+        encoded = self.task.encode(block).columns
+        lengths = [len(row) for row in encoded["input_ids"]]
+        made = Answers([None] * len(lengths), [None] * len(lengths))
+        with torch.inference_mode():
+            for part in batches(lengths, batch_tokens):
+                rows = [{key: values[i] for key, values in encoded.items()} for i in part]
+                inputs = {key: value.to(self.model.device) for key, value in self.task.inputs(rows).items()}
+                answers = self.task.answers(self.model, inputs)
+                for i, prediction, score in zip(part, *answers, strict=True):
+                    made.predictions[i], made.scores[i] = prediction, score
+        return made
 
 
-def load(config: Config) -> Classifier:
-    """The exported classifier in the folder model.path, on the GPU if there is one."""
+def load(config: Config) -> Predictor:
+    """The exported model in the folder model.path with its task, on the GPU if there is one."""
     import torch
 
     from isostep.data.labels import Labels
-    from isostep.models.load import load_classifier
+    from isostep.models.load import load_trained
     from isostep.models.tokenizer import load_tokenizer, position_limit, resolve_max_length
+    from isostep.tasks import make_task
 
+    task = make_task(config)
     tokenizer = load_tokenizer(config, lambda: iter(()), Path(config.model.path))
-    model: Any = load_classifier(config)
-    names = [model.config.id2label[index] for index in range(model.config.num_labels)]
-    values = getattr(model.config, "label_values", None) or names
+    model: Any = load_trained(config, task.auto_class)
+    task.begin(config, tokenizer, resolve_max_length(config, position_limit(model.config)))
+    values = getattr(model.config, "label_values", None)
+    if values is not None:
+        task.labels = Labels(values, [model.config.id2label[index] for index in range(len(values))])
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Classifier(model, tokenizer, Labels(values, names), resolve_max_length(config, position_limit(model.config)))
-
-
-def classify(classifier: Classifier, texts: list[list[str]], batch_tokens: int) -> npt.NDArray[np.float32]:
-    """Probabilities (n, C) of n texts, or of n pairs given as two columns, in their order.
-
-    Rows of similar length share a batch of at most `batch_tokens` tokens with its padding; a longer row is alone.
-    """
-    import numpy as np
-    import torch
-
-    from isostep.data.tokens import encode
-    from isostep.tasks.classification import Classification
-
-    task = Classification()
-    task.bind(classifier.tokenizer, classifier.labels)
-    encoded, _ = encode(classifier.tokenizer, texts, classifier.max_length)
-    lengths = [len(row) for row in encoded["input_ids"]]
-    scores = np.empty((len(lengths), len(classifier.labels)), dtype=np.float32)
-    with torch.inference_mode():
-        for part in batches(lengths, batch_tokens):
-            rows = [{**{key: values[i] for key, values in encoded.items()}, "labels": 0} for i in part]
-            inputs = {key: value.to(classifier.model.device) for key, value in task.collate(rows)["inputs"].items()}
-            scores[part] = classifier.model(**inputs).logits.float().softmax(-1).cpu().numpy()
-    return scores
+    return Predictor(model, task)
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

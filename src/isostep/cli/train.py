@@ -15,7 +15,7 @@ def run(argv: Sequence[str]) -> int:
     from isostep.train.ranks import end_process_group
 
     try:
-        fit(config)
+        fit(config, resume=True)
     except (
         IsostepError
     ):  # on all ranks; after an error of one alone the group is best left: the launcher ends the others

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from isostep.config.keys import show
-from isostep.config.schema import Config
+from isostep.config.schema import LOWER_IS_BETTER, Config, HandedIn
 
-# Metrics of each kind of task, and the direction in which they are better.
+# Metrics of each kind of task; multi_label is task.multi_label's.
 METRICS = {
-    "classification": {
-        "loss": "min", "accuracy": "max", "f1": "max", "precision": "max", "recall": "max", "mcc": "max",
-        "f1_macro": "max", "precision_macro": "max", "recall_macro": "max",
-    },
+    "classification": (
+        "loss", "accuracy", "f1", "precision", "recall", "mcc", "f1_macro", "precision_macro", "recall_macro",
+    ),
+    "multi_label": (
+        *("loss", "accuracy", "f1_micro", "f1_macro"),
+        *("precision_micro", "recall_micro", "precision_macro", "recall_macro"),
+    ),
+    "regression": ("loss", "mse", "rmse", "mae", "r2", "pearson", "spearman"),
 }  # fmt: skip
 BUILTIN = {"data.path": "builtin:sms", "model.path": "builtin:tiny"}
 CAUSAL = ("prompt", "completion", "messages", "train_on", "drop_empty")
@@ -30,10 +34,13 @@ class Problem:
     involves: tuple[str, ...] = ()
 
 
-def check(config: Config) -> Iterator[Problem]:
-    """All problems of a configuration whose values each have the right type."""
+def check(config: Config, handed_in: Collection[HandedIn]) -> Iterator[Problem]:
+    """All problems of a configuration whose values each have the right type, but for what a program hands in."""
     for part in CHECKS:
-        yield from part(config)
+        if not (part is _data and "train" in handed_in) and not (
+            part is _eval and {"task", "metrics"} & set(handed_in)
+        ):
+            yield from part(config)
 
 
 def _run(config: Config) -> Iterator[Problem]:
@@ -48,10 +55,10 @@ def _run(config: Config) -> Iterator[Problem]:
 
 
 def _task(config: Config) -> Iterator[Problem]:
-    if config.task.kind != "classification":
-        yield Problem("task.kind", f"{config.task.kind} is not built yet: classification is")
-    if config.task.multi_label:
-        yield Problem("task.multi_label", "true is not built yet: one label per example is")
+    if config.task.kind == "causal_lm":
+        yield Problem("task.kind", "causal_lm is not built yet: classification and regression are")
+    if config.task.multi_label and config.task.kind != "classification":
+        yield Problem("task.multi_label", f"belongs to classification, not to {config.task.kind}", ("task.kind",))
     if config.task.kind != "causal_lm":
         for leaf in CAUSAL:
             given = getattr(config.data, leaf)
@@ -66,6 +73,8 @@ def _data(config: Config) -> Iterator[Problem]:
         yield Problem("data.train", "is needed: a file, or a split of the dataset in data.path", ("data.path",))
     if len(data.text) > 2:
         yield Problem("data.text", f"takes one column or two (got {len(data.text)}: {show(data.text)})")
+    if isinstance(data.validation, dict) and "train" in data.validation:
+        yield Problem("data.validation", "a set can't be called train: eval/train/ is eval.train_examples'")
     builtin = data.path is not None and data.path.startswith("builtin:")
     if config.task.kind == "causal_lm" or builtin:
         return
@@ -103,19 +112,25 @@ def _optim(config: Config) -> Iterator[Problem]:
 
 
 def _eval(config: Config) -> Iterator[Problem]:
-    known = METRICS.get(config.task.kind)
+    known = METRICS.get("multi_label" if config.task.multi_label else config.task.kind)
     if known is None:
         return
-    metric = config.eval.metric.removeprefix("eval/")
-    if metric not in known:
+    where, _, metric = config.eval.metric.rpartition("/")
+    sets = config.data.validation if isinstance(config.data.validation, dict) else {}
+    homes = [f"eval/{name}" for name in sets] or ["eval"]
+    homes += ["eval/train"] if config.eval.train_examples else []
+    if where not in homes:
+        text = f"{where}/ is none of {', '.join(homes)} (got {show(config.eval.metric)})"
+        yield Problem("eval.metric", text, ("data.validation", "eval.train_examples"))
+    elif metric not in known:
         text = f"must be one of {', '.join(known)} (got {show(metric)})"
         starts = [name for name in known if name.startswith(metric.lower())]
         if near := starts or difflib.get_close_matches(metric.lower(), known, n=1):
             text += f"; did you mean {near[0]}?"
         yield Problem("eval.metric", text, ("task.kind",))
-    elif config.eval.mode != known[metric]:
-        better = "lower" if known[metric] == "min" else "higher"
-        text = f"{metric} is better {better}: {known[metric]} or null"
+    elif config.eval.mode != (mode := "min" if metric in LOWER_IS_BETTER else "max"):
+        better = "lower" if mode == "min" else "higher"
+        text = f"{metric} is better {better}: {mode} or null"
         yield Problem("eval.mode", f"{text} (got {show(config.eval.mode)})", ("eval.metric", "task.kind"))
 
 

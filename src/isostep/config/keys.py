@@ -76,6 +76,8 @@ def _describe(annotation: Any) -> tuple[str, str, tuple[str, ...]]:
     if get_origin(base) is Literal:
         choices = get_args(base)
         return ("one of " if len(choices) > 1 else "") + ", ".join(choices), "|".join(choices), choices
+    if get_origin(base) is dict:
+        return "texts by name", "", ()
     items = get_args(base)
     words, placeholder, _ = _describe(items[0])
     if items[-1] is Ellipsis:
@@ -88,11 +90,12 @@ def _key(section: str, field: dataclasses.Field[Any], annotation: Any) -> Key:
     kinds = [member for member in members if member is not type(None)]
     bare = [_metadata(kind)[0] for kind in kinds]
     described = [_describe(kind) for kind in kinds]
-    placeholders = [placeholder for _, placeholder, _ in described] + ["null"] * (type(None) in members)
+    placeholders = [placeholder for _, placeholder, _ in described if placeholder] + ["null"] * (type(None) in members)
     inferred = [c for kind in kinds for c in _metadata(kind)[1] if isinstance(c, Inferred)]
     default = field.default
     shown = inferred[0].how if inferred else "needed" if default is dataclasses.MISSING else show(default)
     lists = [get_origin(base) is tuple for base in bare]
+    bare = [base for base in bare if get_origin(base) is not dict]  # which the command line can't say
     texts = [base is str or get_origin(base) is Literal or base == tuple[schema.Text, ...] for base in bare]
     return Key(
         name=f"{section}.{field.name}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from isostep.config import flags
 from isostep.config.checks import check
 from isostep.config.foreign import hint
 from isostep.config.keys import KEYS, SECTIONS, show
-from isostep.config.schema import Config
+from isostep.config.schema import Config, HandedIn
 from isostep.config.syntax import read
 from isostep.errors import ConfigError
 
@@ -71,20 +71,22 @@ class Given:
         return nested
 
 
-def load(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> Config:
+def load(paths: Sequence[str | Path], overrides: Sequence[str], handed_in: Collection[HandedIn]) -> Config:
     """See Config.load."""
     line = flags.split(overrides) if overrides else flags.CommandLine([], False, {})
-    return resolve([*paths, *line.files], line.settings)
+    return resolve([*paths, *line.files], line.settings, handed_in)
 
 
-def resolve(paths: Sequence[str | Path], settings: Mapping[str, Sequence[str]]) -> Config:
+def resolve(
+    paths: Sequence[str | Path], settings: Mapping[str, Sequence[str]], handed_in: Collection[HandedIn] = ()
+) -> Config:
     """The Config of `paths` and of the command line's `settings`. Raises ConfigError, one line for each problem."""
     given = Given()
     for path in paths:
         _take_file(given, path)
     _take_flags(given, settings)
     _infer(given, paths)
-    config = _validate(given, str(paths[-1]) if paths else COMMAND_LINE)
+    config = _validate(given, str(paths[-1]) if paths else COMMAND_LINE, handed_in)
     if given.problems:
         raise ConfigError("\n".join(given.problems))
     return config
@@ -144,7 +146,7 @@ def _adapter() -> TypeAdapter[Config]:
     return TypeAdapter(Config)
 
 
-def _validate(given: Given, fallback: str) -> Config:
+def _validate(given: Given, fallback: str, handed_in: Collection[HandedIn]) -> Config:
     """The Config; where `given.problems` is not empty afterwards, it is no good.
 
     Keys with a value of the wrong type are reported and left out, so that the rest can still be checked together. Where
@@ -163,7 +165,7 @@ def _validate(given: Given, fallback: str) -> Config:
             if name in given.values or given.whole:
                 report(name, _rule_broken(name, given))
         config = _adapter().validate_python(given.tree(wrong))
-    for problem in check(config) if given.whole else ():
+    for problem in check(config, handed_in) if given.whole else ():
         if not wrong & {problem.key, *problem.involves}:
             report(problem.key, problem.text)
     return config

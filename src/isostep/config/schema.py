@@ -7,7 +7,7 @@ YAML file and the command line are held to (see `load`). Building these classes 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +32,12 @@ NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, gt=0, lt=1)]  # (0, 1)
 Fraction = Annotated[float, Field(strict=True, ge=0, lt=1)]  # [0, 1)
 Interval = Literal["epoch"] | Count
+SetName = Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_-]+$")]
+
+LOWER_IS_BETTER = frozenset({"loss", "mse", "mae", "rmse"})
+
+
+HandedIn = Literal["task", "train", "metrics"]
 
 
 class Section:
@@ -80,8 +86,8 @@ class Data(Section):
     """Processes that load batches beside each rank; null: chosen for the machine."""
     train: Text | None = None
     """Split name, or file (csv, tsv, json, jsonl, parquet; globs) to train on; null: the split called train."""
-    validation: Text | None = None
-    """Split name or file to evaluate on; null: the split called validation, else a part of train."""
+    validation: Text | Annotated[dict[SetName, Text], Field(min_length=1)] | None = None
+    """Split name or file to evaluate on, or several by name; null: the one called validation, else a part of train."""
     test: Text | None = None
     """Split name or file that is evaluated once, at the end."""
     validation_fraction: Share = 0.1
@@ -203,7 +209,7 @@ class Eval(Section):
     train_examples: Natural = 0
     """Measure loss and accuracy on N fixed training examples, too."""
     metric: Text = "eval/loss"
-    """Value that decides which model is best and when to stop early."""
+    """Value that decides which model is best and when to stop early; of several sets the first one's."""
     mode: Literal["min", "max"] | None = None
     """Whether a lower or a higher metric is better; null: known from the metric."""
     patience: Count | None = None
@@ -215,7 +221,7 @@ class Eval(Section):
         metric = "eval/" + self.metric.removeprefix("eval/")
         object.__setattr__(self, "metric", metric)
         if self.mode is None:
-            object.__setattr__(self, "mode", "min" if metric == "eval/loss" else "max")
+            object.__setattr__(self, "mode", "min" if metric.rpartition("/")[2] in LOWER_IS_BETTER else "max")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,16 +270,23 @@ class Config(Section):
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     track: Track = field(default_factory=Track)
 
+    def __post_init__(self) -> None:
+        sets, name = self.data.validation, self.eval.metric.removeprefix("eval/")
+        if isinstance(sets, dict) and "/" not in name:
+            object.__setattr__(self.eval, "metric", f"eval/{next(iter(sets))}/{name}")
+
     @classmethod
-    def load(cls, *paths: str | Path, overrides: Sequence[str] = ()) -> Config:
+    def load(cls, *paths: str | Path, overrides: Sequence[str] = (), handed_in: Collection[HandedIn] = ()) -> Config:
         """The configuration of YAML files, later ones winning, and of `overrides` written as on the command line.
 
         `Config.load("configs/csv.yaml", overrides=["--batch.size", "64"])`. Null keys that are decided by others
-        (run.name, optim.lr, eval.mode) are filled in. Raises ConfigError with one line for each problem.
+        (run.name, optim.lr, eval.mode) are filled in. `handed_in` names what `fit` will get from the program: the
+        configuration need not name the data then, or may name a metric that it does not know.
+        Raises ConfigError with one line for each problem.
         """
         from isostep.config.load import load
 
-        return load(paths, overrides)
+        return load(paths, overrides, handed_in)
 
     def to_dict(self) -> dict[str, Any]:
         """Sections as dicts of plain values; tuples become lists."""

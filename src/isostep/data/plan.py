@@ -201,6 +201,7 @@ class Plan:
     def _make_window(self, epoch: int, number: int) -> Window:
         chosen = self.order(epoch)[number * self.batch_size : (number + 1) * self.batch_size]
         weight = len(chosen) if self.weights is None else int(self.weights[chosen].sum())
+        weight = max(weight, 1)  # rows that were cut before their first item have none, and a sum of nothing is 0
         return make_window(number, chosen.astype(np.int64), self.lengths[chosen], weight, self.world_size, self.budget)
 
     def windows(self, epoch: int, start: int = 0) -> Iterator[Window]:

@@ -21,18 +21,18 @@ VALIDATION_NAMES = ("validation", "valid", "val", "dev")  # of a split that serv
 
 @dataclass(frozen=True)
 class Sources:
-    """The splits of a configuration and the columns to read from them; text has one or two columns."""
+    """The splits of a configuration."""
 
     train: Split
-    validation: Split | None
+    validation: dict[str, Split]
+    """By name; the only one, where there is no more, is called "". Empty: to be split off from train."""
     test: Split | None
-    text: list[str]
-    label: str
 
     def splits(self) -> dict[str, Split]:
-        """Those that there are, by name; train first."""
-        named = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {name: split for name, split in named.items() if split is not None}
+        """All that there are, train first: train, validation or validation.NAME, test."""
+        made = {"train": self.train}
+        made |= {f"validation.{name}" if name else "validation": split for name, split in self.validation.items()}
+        return made | ({"test": self.test} if self.test is not None else {})
 
 
 def resolve(config: Config) -> Sources:
@@ -43,42 +43,26 @@ def resolve(config: Config) -> Sources:
     Raises ConfigError where the keys don't fit together, DataError where a file, folder or dataset can't be had.
     """
     data = config.data
-    text, label = _columns(config)
-    found: dict[str, Split | None] = {}
-    if data.path is None:
-        if data.train is None:
-            raise ConfigError("data.train: no training data is named; give a file there, or a dataset in data.path")
-        found = {name: _files(f"data.{name}", value) if value else None for name, value in _values(config).items()}
-    else:
-        collection = _collection(data.path, data.name, data.revision)
-        for name, value in _values(config).items():
-            if value is not None and _known_ending(value):
-                found[name] = FileSplit(files.expand(value))
-            elif value is not None:
-                found[name] = collection.get(value, f"data.{name}")
-            else:
-                found[name] = collection.default(name)
-    train = found["train"]
+    if data.path is None and data.train is None:
+        raise ConfigError("data.train: no training data is named; give a file there, or a dataset in data.path")
+    collection = _collection(data.path, data.name, data.revision) if data.path is not None else None
+
+    def find(key: str, value: str | None, name: str) -> Split | None:
+        if value is not None and (collection is None or _known_ending(value)):
+            return _files(key, value)
+        if collection is None:
+            return None
+        return collection.get(value, key) if value is not None else collection.default(name)
+
+    train = find("data.train", data.train, "train")
     assert train is not None
-    return Sources(train, found["validation"], found["test"], text, label)
-
-
-def _values(config: Config) -> dict[str, str | None]:
-    return {"train": config.data.train, "validation": config.data.validation, "test": config.data.test}
-
-
-def _columns(config: Config) -> tuple[list[str], str]:
-    data = config.data
-    own = str(data.path).startswith("builtin:")
-    text = list(data.text or (["text"] if own else []))
-    label = data.label or ("label" if own else None)
-    if len(text) not in (1, 2):
-        raise ConfigError(f"data.text: name the one or two columns that hold the text, as a list (got {text})")
-    if not isinstance(label, str):
-        raise ConfigError(f"data.label: name the one column that holds the label (got {label})")
-    if len({*text, label}) != len(text) + 1:
-        raise ConfigError(f"data.text, data.label: a column is named twice in {[*text, label]}")
-    return text, label
+    asked = data.validation if isinstance(data.validation, dict) else {"": data.validation}
+    sets = {
+        name: find(f"data.validation.{name}" if name else "data.validation", value, "validation")
+        for name, value in asked.items()
+    }
+    validation = {name: split for name, split in sets.items() if split is not None}
+    return Sources(train, validation, find("data.test", data.test, "test"))
 
 
 def _known_ending(value: str) -> bool:

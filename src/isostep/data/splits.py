@@ -58,10 +58,15 @@ class FileSplit:
 
 @dataclass(frozen=True)
 class DatasetSplit:
-    """Rows of a datasets.Dataset."""
+    """Rows of a datasets.Dataset.
+
+    One that was loaded has a fingerprint of its own; one that a program made (`made`) is known by its content, since
+    every process made it anew.
+    """
 
     dataset: datasets.Dataset
     name: str
+    made: bool = False
 
     @property
     def label_names(self) -> dict[str, list[str]]:
@@ -80,6 +85,11 @@ class DatasetSplit:
             done += table.num_rows
 
     def fingerprint(self) -> str:
+        if self.made:
+            state = xxhash.xxh3_128(f"{self.dataset.features}".encode())
+            for table in self.dataset.with_format("arrow").iter(files.BLOCK_ROWS):
+                state.update(repr(table.to_pydict()).encode("utf-8", "surrogatepass"))
+            return state.hexdigest()
         return xxhash.xxh3_128_hexdigest(
             f"{self.dataset._fingerprint} {len(self.dataset)} {self.dataset.features}".encode()
         )

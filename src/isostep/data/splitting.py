@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     import datasets
 
 
-def split_off(dataset: datasets.Dataset, fraction: float, seed: int) -> tuple[datasets.Dataset, datasets.Dataset]:
-    """(train, validation), both in the rows' order; about `fraction` of every class goes to validation.
+def split_off(
+    dataset: datasets.Dataset, fraction: float, seed: int, stratified: bool
+) -> tuple[datasets.Dataset, datasets.Dataset]:
+    """(train, validation), both in the rows' order; about `fraction` of every class (`stratified`) goes to validation.
 
     A class of one row stays in training. Raises DataError where no class has two rows.
     """
-    chosen = validation_rows(dataset.data.column("labels").to_numpy(), fraction, seed)
+    classes = dataset.data.column("labels").to_numpy() if stratified else np.zeros(len(dataset), np.int64)
+    chosen = validation_rows(classes, fraction, seed)
     if not len(chosen):
         raise DataError(
             f"the training data is too small to split a validation part off its {len(dataset)} rows: no label occurs "

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from isostep.data import labels as classes
 from isostep.data import token_cache
 from isostep.data.files import Block
 from isostep.data.labels import Labels
@@ -31,10 +30,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from isostep.config import Config
+    from isostep.tasks import Task
 
 log = logging.getLogger("isostep")
 
-VERSION = 1
+VERSION = 2
 """Part of the fingerprint: raise it with any change to what is written or to how a row becomes tokens."""
 
 _PROGRESS_SECONDS = 10.0
@@ -44,64 +44,85 @@ _PROGRESS_SECONDS = 10.0
 class TokenizedData:
     """The splits, each with the columns input_ids, labels and, where the model takes them, token_type_ids.
 
+    `validation` holds each set under the prefix of its metrics: "eval", or "eval/NAME" where there are several.
     `summary` holds `rows` (of each split as trained on), `files` (of each split as read: rows, tokens, truncated,
     empty, label_counts by name), `max_length`, `cache` (the folder) and `reused` (nothing had to be tokenised).
     """
 
     train: datasets.Dataset
-    validation: datasets.Dataset
+    validation: dict[str, datasets.Dataset]
     test: datasets.Dataset | None
-    labels: Labels
+    labels: Labels | None
     summary: dict[str, Any]
 
 
-def load(config: Config, sources: Sources, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TokenizedData:
+def load(config: Config, sources: Sources, task: Task) -> TokenizedData:
     """The checked and tokenised data of a configuration, from the cache where it is there.
 
-    A validation part is split off from training where the configuration names none.
-    Raises DataError for every fault of the data, ConfigError for a tokenizer or length that can't work.
+    `task` has begun; its classes are set here. A validation part is split off from training where there is none.
+    Raises DataError for every fault of the data, ConfigError for columns, a tokenizer or a length that can't work.
     """
     import datasets
 
-    _check_tokenizer(tokenizer, len(sources.text), max_length)
-    limit = config.data.max_train_examples
-    key = fingerprint(config, sources, tokenizer, max_length)
-    folder, meta, reused = token_cache.obtain(key, lambda made: _write(made, sources, tokenizer, max_length, limit))
-    labels = Labels.from_json(meta["labels"])
+    _check_tokenizer(task.tokenizer, len(task.input_columns(config)), task.max_length)
+    key = fingerprint(config, sources, task)
+    folder, meta, reused = token_cache.obtain(key, lambda made: _write(made, config, sources, task))
+    task.labels = Labels.from_json(meta["labels"]) if meta["labels"] is not None else None
     parts = {name: datasets.Dataset.from_file(str(folder / f"{name}.arrow")) for name in sources.splits()}
     for name, part in meta["splits"].items():
-        _tell(name, part, max_length)
-    if "validation" not in parts:
-        fraction, seed = config.data.validation_fraction, config.run.seed
-        parts["train"], parts["validation"] = split_off(parts["train"], fraction, seed)
-        log.info(
-            "validation: no split is named, so %s of the %s training rows are split off "
-            "(data.validation_fraction %g, stratified by label, seed %d)",
-            f"{len(parts['validation']):,}", f"{meta['splits']['train']['rows']:,}", fraction, seed,
-        )  # fmt: skip
+        _tell(name, part, task.max_length)
+    train, validation = with_validation(
+        config, task, parts["train"], {_prefix(name): parts[_file(name)] for name in sources.validation}
+    )
     summary = {
-        "rows": {name: len(part) for name, part in parts.items()},
+        "rows": {"train": len(train), **{name: len(part) for name, part in validation.items()}},
         "files": meta["splits"],
-        "max_length": max_length,
+        "max_length": task.max_length,
         "cache": str(folder),
         "reused": reused,
     }
-    return TokenizedData(parts["train"], parts["validation"], parts.get("test"), labels, summary)
+    return TokenizedData(train, validation, parts.get("test"), task.labels, summary)
 
 
-def fingerprint(config: Config, sources: Sources, tokenizer: PreTrainedTokenizerBase, max_length: int) -> str:
+def with_validation(
+    config: Config, task: Task, train: datasets.Dataset, validation: dict[str, datasets.Dataset]
+) -> tuple[datasets.Dataset, dict[str, datasets.Dataset]]:
+    """The same, or with a part of the training rows as "eval" where there is no validation."""
+    if validation:
+        return train, validation
+    fraction, seed = config.data.validation_fraction, config.run.seed
+    classes = pa.types.is_integer(task.target_type)
+    rest, chosen = split_off(train, fraction, seed, stratified=classes)
+    log.info(
+        "validation: no split is named, so %s of the %s training rows are split off "
+        "(data.validation_fraction %g, %sseed %d)",
+        f"{len(chosen):,}", f"{len(train):,}", fraction, "stratified by label, " if classes else "", seed,
+    )  # fmt: skip
+    return rest, {"eval": chosen}
+
+
+def _prefix(validation: str) -> str:
+    return f"eval/{validation}" if validation else "eval"
+
+
+def _file(validation: str) -> str:
+    return f"validation.{validation}" if validation else "validation"
+
+
+def fingerprint(config: Config, sources: Sources, task: Task) -> str:
     """xxh3 (128 bits) over all that the tokens follow from."""
+    tokenizer = task.tokenizer
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     state["truncation"] = state["padding"] = None  # these two are marks of the last use, not of the tokenizer
     parts = {
         "version": VERSION,
-        "task": config.task.kind,
+        "task": [config.task.kind, config.task.multi_label, *task.fingerprint()],
         "splits": {name: split.fingerprint() for name, split in sources.splits().items()},
-        "names": sources.train.label_names.get(sources.label),
-        "text": sources.text,
-        "label": sources.label,
+        "names": {column: sources.train.label_names.get(column) for column in task.target_columns(config)},
+        "text": task.input_columns(config),
+        "label": task.target_columns(config),
         "rows": config.data.max_train_examples,
-        "max_length": max_length,
+        "max_length": task.max_length,
         "tokenizer": state,
         "inputs": list(tokenizer.model_input_names),
         "truncation_side": tokenizer.truncation_side,
@@ -166,10 +187,10 @@ def _filler(tokenizer: PreTrainedTokenizerBase) -> int:
     return next((int(token) for token in known if token is not None), 0)
 
 
-def training_texts(sources: Sources, limit: int | None) -> Iterator[str]:
+def training_texts(sources: Sources, columns: Sequence[str], limit: int | None) -> Iterator[str]:
     """The texts of the first `limit` training rows (all: None), column by column of each block: for a tokenizer."""
-    for block in _first(sources.train.blocks(sources.text), limit):
-        for column in texts(block, sources.text):
+    for block in _first(sources.train.blocks(columns), limit):
+        for column in texts(block, columns):
             yield from column
 
 
@@ -206,56 +227,43 @@ def _first(blocks: Iterator[Block], limit: int | None) -> Iterator[Block]:
         left = None if left is None else left - len(block)
 
 
-def _write(
-    folder: Path, sources: Sources, tokenizer: PreTrainedTokenizerBase, max_length: int, limit: int | None
-) -> token_cache.Meta:
-    labels = classes.find(sources.train, sources.label)
+def _write(folder: Path, config: Config, sources: Sources, task: Task) -> token_cache.Meta:
+    task.labels = task.survey(sources.train)
+    columns = [*task.input_columns(config), *task.target_columns(config)]
     splits = {}
     for name, split in sources.splits().items():
-        blocks = _first(split.blocks([*sources.text, sources.label]), limit if name == "train" else None)
-        splits[name] = _write_split(folder / f"{name}.arrow", name, blocks, sources, labels, tokenizer, max_length)
-    return {"version": VERSION, "labels": labels.to_json(), "max_length": max_length, "splits": splits}
+        blocks = _first(split.blocks(columns), config.data.max_train_examples if name == "train" else None)
+        splits[name] = _write_split(folder / f"{name}.arrow", name, blocks, task)
+    found = task.labels.to_json() if task.labels is not None else None
+    return {"version": VERSION, "labels": found, "max_length": task.max_length, "splits": splits}
 
 
-def _write_split(
-    path: Path,
-    name: str,
-    blocks: Iterator[Block],
-    sources: Sources,
-    labels: Labels,
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-) -> dict[str, Any]:
+def _write_split(path: Path, name: str, blocks: Iterator[Block], task: Task) -> dict[str, Any]:
     """Tokenise block by block into an Arrow stream; what was met on the way, for the summary."""
-    kinds = {"input_ids": pa.list_(pa.int32()), "labels": pa.int64()}
-    if "token_type_ids" in tokenizer.model_input_names:
+    kinds = {"input_ids": pa.list_(pa.int32()), "labels": task.target_type}
+    if "token_type_ids" in task.tokenizer.model_input_names:
         kinds["token_type_ids"] = pa.list_(pa.int8())
     schema = pa.schema(list(kinds.items()))
     rows = tokens = truncated = empty = 0
-    counts = np.zeros(len(labels), np.int64)
+    counts = np.zeros(len(task.labels) if task.labels is not None else 0, np.int64)
     start = told = time.monotonic()
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for block in blocks:
-            columns = texts(block, sources.text)
-            targets = classes.indices(labels, block, sources.label)
-            encoded, cut = encode(tokenizer, columns, max_length)
-            values = {**encoded, "labels": targets}
+            encoded = task.encode(block)
+            targets = task.targets(block, encoded)
+            values = {**encoded.columns, "labels": targets}
             writer.write_batch(pa.record_batch([pa.array(values[k], kind) for k, kind in kinds.items()], schema=schema))
             rows += len(block)
-            tokens += sum(map(len, encoded["input_ids"]))
-            truncated += cut
-            empty += sum(not all(text.strip() for text in row) for row in zip(*columns, strict=True))
-            counts += np.bincount(targets, minlength=len(labels))
+            tokens += sum(map(len, encoded.columns["input_ids"]))
+            truncated += encoded.truncated
+            empty += encoded.empty
+            if task.labels is not None:
+                counts += task.label_counts(targets)
             if (now := time.monotonic()) - told >= _PROGRESS_SECONDS:
                 log.info("tokenising %s: %s rows, %s rows/s", name, f"{rows:,}", f"{rows / (now - start):,.0f}")
                 told = now
-    return {
-        "rows": rows,
-        "tokens": tokens,
-        "truncated": truncated,
-        "empty": empty,
-        "label_counts": dict(zip(labels.names, counts.tolist(), strict=True)),
-    }
+    named = dict(zip(task.labels.names, counts.tolist(), strict=True)) if task.labels is not None else {}
+    return {"rows": rows, "tokens": tokens, "truncated": truncated, "empty": empty, "label_counts": named}
 
 
 def _tell(name: str, part: dict[str, Any], max_length: int) -> None:

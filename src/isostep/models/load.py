@@ -1,4 +1,4 @@
-"""The model of a run: a sequence classifier with fp32 weights, whatever its checkpoint was saved in."""
+"""The model of a run: the head that its task asks for, with fp32 weights, whatever its checkpoint was saved in."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from isostep.config import Config
-    from isostep.data.labels import Labels
+    from isostep.tasks import Task
 
 log = logging.getLogger(__name__)
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def load_model(config: Config, labels: Labels, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
-    """A sequence classifier on the CPU for these labels, every weight fp32, in train mode.
+def load_model(config: Config, task: Task, tokenizer: PreTrainedTokenizerBase) -> nn.Module:
+    """The model of model.path with the head of `task`, on the CPU, every weight fp32, in train mode.
 
-    A head of the checkpoint for as many labels is kept, any other is initialised anew from torch's global generator:
+    A head of the checkpoint of the same size is kept, any other is initialised anew from torch's global generator:
     seed it before the call and every process gets the same head. Raises ConfigError, naming the key, for a model that
     can't be had, can't be trained here, or does not do what model.attention, model.dropout or
     model.activation_checkpointing ask for.
@@ -38,20 +38,19 @@ def load_model(config: Config, labels: Labels, tokenizer: PreTrainedTokenizerBas
     tiny = is_tiny(config)
     shape = tiny_config(len(tokenizer)) if tiny else model_config(config)
     _check_shape(config, shape)
-    shape.id2label, shape.label2id = dict(labels.id2label), dict(labels.label2id)
-    shape.problem_type = "single_label_classification"
+    for key, value in task.head().items():
+        setattr(shape, key, value)
     if config.model.dropout is not None:
         set_dropout(shape, config.model.dropout)
 
     if tiny:
-        model = _build(config, shape)
+        model = _build(config, shape, task.auto_class)
     else:
-        model, new = _load(config, shape)
-        head = f"newly initialised: {', '.join(new)}" if new else "the checkpoint's own head is kept"
-        log.info("%s: %s (%d labels)", config.model.path, head, len(labels.names))
+        model, new = _load(config, shape, task.auto_class)
+        log.info("%s: %s", config.model.path,
+                 f"newly initialised: {', '.join(new)}" if new else "the checkpoint's own head is kept")  # fmt: skip
     _check_model(config, model, tokenizer)
     _set_padding(model, tokenizer)
-    model.config.label_values = [_plain(value) for value in labels.values]
     if config.model.activation_checkpointing:
         _checkpoint_activations(config, model)
     model.train()
@@ -70,26 +69,28 @@ def _check_shape(config: Config, shape: PretrainedConfig) -> None:
         raise ConfigError(f"model.path: {path} is quantized, and quantized weights can't be trained; use the original")
 
 
-def load_classifier(config: Config) -> PreTrainedModel:
-    """The classifier in the folder or Hub repository model.path as it was exported, fp32, in evaluation mode.
+def load_trained(config: Config, auto_class: str) -> PreTrainedModel:
+    """The model in the folder or Hub repository model.path as it was exported, fp32, in evaluation mode.
 
     Raises ConfigError where there is none, also for a model whose head would have to be made up.
     """
-    model, new = _load(config, model_config(config))
+    model, new = _load(config, model_config(config), auto_class)
     if new:
-        raise ConfigError(f"model.path: {config.model.path} is no trained classifier: it lacks {', '.join(new[:3])}")
+        raise ConfigError(
+            f"model.path: {config.model.path} is no trained model of this task: it lacks {', '.join(new[:3])}"
+        )
     model.train(False)
     return model
 
 
-def _load(config: Config, shape: PretrainedConfig) -> tuple[PreTrainedModel, list[str]]:
+def _load(config: Config, shape: PretrainedConfig, auto_class: str) -> tuple[PreTrainedModel, list[str]]:
     """The model with the checkpoint's weights, and the names of those that the checkpoint did not give."""
-    from transformers import AutoModelForSequenceClassification
+    import transformers
 
     _check_safetensors(config)
     with refusing(config), quiet():
         try:
-            model, info = AutoModelForSequenceClassification.from_pretrained(
+            model, info = getattr(transformers, auto_class).from_pretrained(
                 config.model.path,
                 config=shape,
                 dtype=torch.float32,
@@ -108,12 +109,13 @@ def _load(config: Config, shape: PretrainedConfig) -> tuple[PreTrainedModel, lis
     return model, _new_weights(config, model, info)
 
 
-def _build(config: Config, shape: PretrainedConfig) -> PreTrainedModel:
-    from transformers import AutoModelForSequenceClassification
+def _build(config: Config, shape: PretrainedConfig, auto_class: str) -> PreTrainedModel:
+    import transformers
 
-    made: Any = AutoModelForSequenceClassification
     with quiet():
-        model: PreTrainedModel = made.from_config(shape, dtype=torch.float32, **_attention(config))
+        model: PreTrainedModel = getattr(transformers, auto_class).from_config(
+            shape, dtype=torch.float32, **_attention(config)
+        )
     return model
 
 
@@ -197,9 +199,18 @@ def _checkpoint_activations(config: Config, model: Any) -> None:
     model.config.use_cache = False
 
 
-def _plain(value: Any) -> Any:
-    """A label's value as JSON has it: numpy's scalars as Python's."""
-    return value.item() if hasattr(value, "item") else value
+def with_trainable_fp32(model: nn.Module) -> nn.Module:
+    """The same model in train mode, its trainable weights at least fp32, as those that are loaded here are."""
+    low = [
+        weight
+        for weight in model.parameters()
+        if weight.requires_grad and weight.dtype in (torch.bfloat16, torch.float16)
+    ]
+    for weight in low:
+        weight.data = weight.data.float()
+    if low:
+        log.info("%d trainable weights of the model were of half precision; they are trained in fp32", len(low))
+    return model.train()
 
 
 def freeze_unused(model: nn.Module, run_backward: Callable[[], object]) -> list[str]:

@@ -2,55 +2,161 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    import datasets
     from transformers import PreTrainedTokenizerBase
 
+    from isostep.config import Config
+    from isostep.data.files import Block
     from isostep.data.labels import Labels
+    from isostep.data.splits import Split
+
+
+class Encoded(NamedTuple):
+    """A block of rows as tokens."""
+
+    columns: dict[str, list[list[int]]]
+    """input_ids, and token_type_ids where the model takes them: a list a row."""
+    truncated: int = 0
+    """Rows that were cut."""
+    empty: int = 0
+    """Rows with an empty text."""
+    words: list[list[int | None]] | None = None
+    """Of rows that come as words: for each token the number of its word, None for a special one."""
 
 
 class Outcome(NamedTuple):
-    """What one forward pass gives, one entry an item."""
+    """What one forward pass gives, one entry an item: N is B where each row is one item."""
 
     losses: Tensor
-    """(B,) float32: the loss of each item, never a mean."""
+    """(N,) float32: the loss of each item, never a mean."""
     predictions: Tensor
-    """(B, ...) what metrics are computed from."""
+    """(N, ...) what metrics are computed from."""
     targets: Tensor
-    """(B, ...) what the predictions are compared with."""
+    """(N, ...) what the predictions are compared with."""
+    rows: Tensor | None = None
+    """(N,) int64, ascending: the row of the batch that each item belongs to; None where each row is one item."""
+
+
+class Answers(NamedTuple):
+    """What is told of rows that have no label."""
+
+    predictions: list[Any]
+    """For each row what is written as its prediction, in the terms of the data."""
+    scores: list[Any]
+    """For each row what the prediction rests on."""
 
 
 class Task(ABC):
-    """A task: collation, item losses and metrics.
+    """A task: from rows to tokens and targets, to batches, to item losses and metrics.
 
     A task never divides: the step divides the summed losses by the weight of the whole window, which no single rank or
     micro-batch sees. It calls the model only as `model(**inputs)`, so that gradients pass through DDP's reducer.
+
+    In order: `begin`, `survey` of the training data, `encode` and `targets` of every split (once; the result is
+    cached), `head`, then `collate` and `forward` in each step and `metrics` in each evaluation.
     """
 
-    def bind(self, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> None:
-        """Told once, before training, which tokenizer and labels are used."""
+    target_type: ClassVar[pa.DataType] = pa.int64()
+    """How `targets` are stored, one a row."""
+    auto_class: ClassVar[str]
+    """The class of transformers that loads the model."""
+    labels: Labels | None = None
+    """The classes; None for a task that has none. Set after `survey`."""
+
+    def begin(self, config: Config, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+        """Told once, before anything is read: the run, its tokenizer, and how many tokens a row may have."""
+        self.config = config
         self.tokenizer = tokenizer
-        self.labels = labels
+        self.max_length = max_length
+
+    # ---- from rows to tokens
+
+    @abstractmethod
+    def input_columns(self, config: Config) -> list[str]:
+        """The columns that the model sees. Raises ConfigError where the configuration does not name them."""
+
+    @abstractmethod
+    def target_columns(self, config: Config) -> list[str]:
+        """The columns that are learned; [] where the inputs are. Raises ConfigError as above."""
+
+    def survey(self, train: Split) -> Labels | None:
+        """The classes, found by a pass over the training rows. Raises DataError for rows that can't be learned."""
+        return None
+
+    def survey_tokenised(self, rows: datasets.Dataset) -> Labels | None:
+        """The classes of rows that come as tokens, whose `labels` are what `collate` takes; None if there are none."""
+        return None
+
+    @abstractmethod
+    def encode(self, block: Block) -> Encoded:
+        """The inputs of a block's rows as tokens, at most `max_length` a row. Raises DataError naming the row."""
+
+    @abstractmethod
+    def targets(self, block: Block, encoded: Encoded) -> list[Any]:
+        """For each of the block's rows what is to be learned, of `target_type`. Raises DataError naming the row."""
+
+    def label_counts(self, targets: Sequence[Any]) -> npt.NDArray[np.int64]:
+        """(C,) how often each class stands in `targets`; only asked where there are classes."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> list[str]:
+        """What the tokens follow from beside data and tokenizer: the code of the methods that a subclass replaces."""
+        methods = [getattr(type(self), name) for name in ("survey", "encode", "targets")]
+        return [str(self.target_type), *(_source(m) for m in methods if not m.__module__.startswith("isostep."))]
+
+    def items(self, rows: datasets.Dataset) -> npt.NDArray[np.int32] | None:
+        """(n,) how many items each row counts for; None where each row is one."""
+        return None
+
+    # ---- the model, and what it is fed
+
+    def head(self) -> dict[str, Any]:
+        """What the model's configuration is to say of its head (problem_type, num_labels ...); `labels` is set."""
+        return {}
+
+    @abstractmethod
+    def inputs(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """What the model is called with for these rows of tokens."""
 
     @abstractmethod
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Rows of the tokenised data as a batch: `inputs`, a dict of (B, T) tensors, and `labels`."""
+        """Rows of the tokenised data as a batch: `inputs`, as above, and `labels`."""
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: dict[str, Any]) -> Outcome:
         """One pass through the model."""
 
+    # ---- what comes out
+
     @abstractmethod
-    def metrics(self, predictions: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> dict[str, float]:
-        """Metrics over a whole evaluation set: (n, ...), (n, ...), each example exactly once, in the set's order."""
+    def metrics(self, predictions: Any, targets: Any) -> dict[str, float]:
+        """Metrics over a whole evaluation set, each row exactly once, in the set's order.
+
+        (n, ...) arrays; where a row has several items, two lists of n arrays, one a row.
+        """
+
+    @abstractmethod
+    def answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Answers:
+        """What is told of rows without targets."""
+
+
+def _source(method: Any) -> str:
+    try:
+        return f"{method.__qualname__} {inspect.getsource(method)}"
+    except OSError:  # typed into an interpreter
+        return f"{method.__qualname__} {method.__code__.co_code.hex()} {method.__code__.co_consts!r}"
 
 
 def at_least_fp32(tensor: Tensor) -> Tensor:
@@ -65,3 +171,19 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     for i, row in enumerate(rows):
         out[i, : len(row)] = row
     return torch.from_numpy(out)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a model returned, fp32 or finer: the tensor itself, or what is called `logits` in it.
+
+    Raises TypeError for anything else.
+    """
+    found = output
+    if not isinstance(output, Tensor):
+        found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"the model returned {type(output).__name__} without logits; it must return a tensor of logits, or "
+            "something that holds one as `logits`"
+        )
+    return at_least_fp32(found)

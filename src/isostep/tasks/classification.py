@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from isostep.tasks.base import Outcome, Task, at_least_fp32, pad
+from isostep.data import labels as classes
+from isostep.data.labels import Labels
+from isostep.errors import DataError
+from isostep.tasks.base import Answers, Encoded, logits_of
+from isostep.tasks.text import TextTask
+
+if TYPE_CHECKING:
+    import datasets
+
+    from isostep.data.files import Block
+    from isostep.data.splits import Split
 
 
-class Classification(Task):
+class Classification(TextTask):
     """Cross-entropy over classes. Subclass and override `item_losses` for another loss."""
 
+    labels: Labels
+
     def item_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """(B, C) float32 logits, (B,) int64 labels -> (B,) losses."""
+        """(B, C) logits, (B,) int64 labels -> (B,) losses."""
         return functional.cross_entropy(logits, labels, reduction="none")
 
-    def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        tokens = [row["input_ids"] for row in rows]
-        inputs = {
-            "input_ids": pad(tokens, int(self.tokenizer.pad_token_id)),
-            "attention_mask": pad([[1] * len(row) for row in tokens], 0),
-        }
-        if "token_type_ids" in rows[0]:
-            inputs["token_type_ids"] = pad([row["token_type_ids"] for row in rows], 0)
-        return {"inputs": inputs, "labels": torch.tensor([int(row["labels"]) for row in rows], dtype=torch.int64)}
+    def decide(self, logits: Tensor) -> Tensor:
+        """(B, C) -> (B,) int64."""
+        return logits.argmax(-1)
 
-    def forward(self, model: nn.Module, batch: dict[str, Any]) -> Outcome:
-        logits = at_least_fp32(model(**batch["inputs"]).logits)  # (B, C)
-        labels = batch["labels"]  # (B,)
-        losses = self.item_losses(logits, labels)
-        if losses.shape != labels.shape:
-            raise ValueError(
-                f"{type(self).__name__}.item_losses gave shape {tuple(losses.shape)} for {len(labels)} items; "
-                f"it must give one loss an item, shape ({len(labels)},)"
-            )
-        return Outcome(losses, logits.argmax(-1), labels)
+    def survey(self, train: Split) -> Labels:
+        return classes.find(train, self.target_columns(self.config)[0])
+
+    def survey_tokenised(self, rows: datasets.Dataset) -> Labels:
+        values = np.asarray(rows.data.column("labels").to_numpy())
+        if values.dtype.kind not in "iu" or values.min() < 0:
+            raise DataError("train: the column 'labels' of tokenised rows must hold the classes' numbers, from 0")
+        return Labels.of(list(range(int(values.max()) + 1)))
+
+    def targets(self, block: Block, encoded: Encoded) -> list[int]:
+        return classes.indices(self.labels, block, self.target_columns(self.config)[0])
+
+    def label_counts(self, targets: Sequence[int]) -> npt.NDArray[np.int64]:
+        return np.bincount(targets, minlength=len(self.labels))
+
+    def head(self) -> dict[str, Any]:
+        return {"num_labels": len(self.labels), "problem_type": "single_label_classification", **named(self.labels)}
+
+    def answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Answers:
+        """The label as in the data, and the probability of each by its name."""
+        scores = logits_of(model(**inputs)).softmax(-1).cpu().numpy()
+        predictions = [self.labels.values[index] for index in scores.argmax(-1)]
+        return Answers(predictions, [dict(zip(self.labels.names, row, strict=True)) for row in scores.tolist()])
 
     def metrics(self, predictions: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> dict[str, float]:
         """Accuracy, Matthews, F1, precision and recall (of the second of two labels, else macro), macro means.
@@ -72,3 +90,9 @@ class Classification(Task):
             # 0 by definition where all are of one class, which scikit-learn says with a warning too
             "mcc": float(matthews_corrcoef(targets, predictions)) if varied else 0.0,
         }
+
+
+def named(labels: Labels) -> dict[str, Any]:
+    """What a model's configuration says of its classes; label_values are theirs as in the data."""
+    values = [value.item() if hasattr(value, "item") else value for value in labels.values]  # JSON knows no numpy
+    return {"id2label": dict(labels.id2label), "label2id": dict(labels.label2id), "label_values": values}

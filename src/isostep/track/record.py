@@ -33,19 +33,20 @@ def _lines(path: Path) -> Iterator[tuple[str, Row]]:
                 yield line, json.loads(line)
 
 
-def history(rows: list[Row]) -> dict[str, Any]:
+def history(rows: list[Row], where: str) -> dict[str, Any]:
     """The lists of history.json from the record: one entry for each evaluation after step 0.
 
+    val_losses and val_accs are those of the set that `where` ("eval", or "eval/NAME" of several) stands for;
     train_losses is the loss on eval.train_examples where they are evaluated, else train/loss of the same row: the mean
     since the row before. train_accs holds nulls where there are none.
     """
-    evaluations = [row for row in rows if row["step"] > 0 and "eval/loss" in row]
+    evaluations = [row for row in rows if row["step"] > 0 and f"{where}/loss" in row]
     return {
         "steps": [row["step"] for row in evaluations],
         "train_losses": [row.get("eval/train/loss", row.get("train/loss")) for row in evaluations],
-        "val_losses": [row["eval/loss"] for row in evaluations],
+        "val_losses": [row[f"{where}/loss"] for row in evaluations],
         "train_accs": [row.get("eval/train/accuracy") for row in evaluations],
-        "val_accs": [row.get("eval/accuracy") for row in evaluations],
+        "val_accs": [row.get(f"{where}/accuracy") for row in evaluations],
         "examples_seen": rows[-1]["examples_seen"] if rows else 0,
     }
 
@@ -77,14 +78,17 @@ class NullRecord:
 class Record(NullRecord):
     """Writes the record of a run in `folder`. Nothing of an earlier start is touched before `begin`."""
 
-    def __init__(self, folder: Path, world_size: int) -> None:
+    def __init__(self, folder: Path, world_size: int, where: str) -> None:
         self.folder = folder
         self.world_size = world_size
+        self.where = where
         self.metrics = folder / "metrics.jsonl"
         self._rows: TextIO | None = None
 
     def begin(self, step: int | None) -> None:
-        kept = [] if step is None else [line for line, row in _lines(self.metrics) if row["step"] <= step]
+        past = [] if step is None else _lines(self.metrics)
+        # a test belongs to the end, which is still to come
+        kept = [line for line, row in past if row["step"] <= (step or 0) and "test/loss" not in row]
         write_atomically(self.metrics, "".join(kept))
         if step is None:
             for stale in ("best", "final"):
@@ -100,7 +104,9 @@ class Record(NullRecord):
         self._rows.flush()
 
     def write_history(self) -> None:
-        write_atomically(self.folder / "history.json", json.dumps(history(read_rows(self.metrics)), indent=1) + "\n")
+        write_atomically(
+            self.folder / "history.json", json.dumps(history(read_rows(self.metrics), self.where), indent=1) + "\n"
+        )
 
     def close(self) -> None:
         if self._rows is not None:
@@ -122,6 +128,7 @@ def write_status(
         "best_value": progress.best_value,
         "train_seconds": round(progress.train_seconds, 3),
         "nonfinite": progress.nonfinite,
+        **progress.test,
         "updated": time.time(),
     }
     write_atomically(folder / "status.json", json.dumps(status, indent=1) + "\n")

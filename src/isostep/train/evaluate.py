@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,10 +37,11 @@ class Evaluator:
         indices: (m,) the rows that are evaluated.
         budget: the most tokens in one micro-batch.
         stop: asked at every pass.
+        metrics: what is computed from predictions and targets, like Task.metrics.
 
     The rows are sorted by length and dealt over the ranks like one large window; each rank keeps (row, prediction,
-    target, loss) of its own and all is exchanged once. Since losses are summed per row, in the rows' order and in
-    float64, the result does not depend on the micro-batches.
+    target, loss) of its own items and all is exchanged once. Since losses are summed per item, in the rows' order and
+    in float64, the result does not depend on the micro-batches.
     """
 
     def __init__(
@@ -53,11 +54,15 @@ class Evaluator:
         indices: Indices,
         budget: int,
         stop: Stop,
+        metrics: Callable[[Any, Any], dict[str, float]],
     ) -> None:
         self.ranks = ranks
         self.stop = stop
         self.task = task
-        self.indices = indices
+        self.metrics = metrics
+        self.indices = np.sort(indices)
+        items = task.items(rows)  # type: ignore[arg-type]  # a real dataset where rows are several items
+        self.items = items[self.indices] if items is not None else None
         window = make_window(0, indices, lengths[indices], len(indices), ranks.world_size, budget)
         self.loader = accelerator.prepare_data_loader(make_loader(rows, WindowSampler(window), task.collate, workers=0))
 
@@ -82,8 +87,13 @@ class Evaluator:
             if self.stop.poll():  # all ranks have the same number of passes
                 raise StoppedError
             outcome = self.task.forward(model, batch)
-            real = batch["weights"] > 0
-            columns = (batch["indices"], outcome.predictions, outcome.targets, outcome.losses)
+            rows = (
+                outcome.rows
+                if outcome.rows is not None
+                else torch.arange(len(batch["indices"]), device=outcome.losses.device)
+            )
+            real = batch["weights"][rows] > 0
+            columns = (batch["indices"][rows], outcome.predictions, outcome.targets, outcome.losses)
             kept.append(tuple(column[real] for column in columns))
         model.train(was_training)
         self.stop.new_pace()
@@ -96,10 +106,15 @@ class Evaluator:
     def _score(self, gathered: list[Arrays]) -> dict[str, float]:
         index, predictions, targets, losses = (np.concatenate(column) for column in zip(*gathered, strict=True))
         order = np.argsort(index, kind="stable")
-        if not np.array_equal(index[order], np.sort(self.indices)):
-            raise AssertionError(f"evaluation saw {len(index)} rows, wanted each of {len(self.indices)} exactly once")
-        loss = float(losses[order].astype(np.float64).sum() / len(order))
-        return {"loss": loss, **self.task.metrics(predictions[order], targets[order])}
+        wanted = self.indices if self.items is None else np.repeat(self.indices, self.items)
+        if not np.array_equal(index[order], wanted):
+            raise AssertionError(f"evaluation saw {len(index)} items, wanted each of {len(wanted)} exactly once")
+        loss = float(losses[order].astype(np.float64).sum() / max(len(order), 1))
+        predictions, targets = predictions[order], targets[order]
+        if self.items is None:
+            return {"loss": loss, **self.metrics(predictions, targets)}
+        ends = np.cumsum(self.items)[:-1]
+        return {"loss": loss, **self.metrics(np.split(predictions, ends), np.split(targets, ends))}
 
 
 def evaluate_all(evaluators: dict[str, Evaluator], model: nn.Module) -> dict[str, float]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from isostep.data.loader import TrainSampler
 from isostep.data.plan import Plan, Window
-from isostep.errors import DivergedError, PreemptedError
+from isostep.errors import ConfigError, DivergedError, PreemptedError
 from isostep.state import TrainState
 from isostep.track.console import Progress
 from isostep.track.record import NullRecord
@@ -160,6 +160,7 @@ class Loop:
         self.state.load_state_dict({**saved["train"], "restarts": self.state.restarts})
         if saved["facts"]["metric"] != self.facts["metric"]:  # values of another metric can't be compared
             self.state.best_value, self.state.best_step, self.state.evaluations_since_best = None, None, 0
+            self.state.best_values = {}
         self.interval = Interval(self._new_interval().loss_sum + loss_sum, **saved["interval"])
         self._last_norm, self._last_rate = saved["grad_norm"], saved["rate"]
         self.evaluation = saved["evaluation"]
@@ -221,10 +222,10 @@ class Loop:
         state = self.state
         state.pending_evaluation = False
         self.evaluation = self._evaluate_all()
-        value = self.evaluation[self.config.eval.metric]
+        value = self._value()
         better = self._is_better(value)
         if better:
-            state.best_value, state.best_step = value, state.step
+            state.best_value, state.best_step, state.best_values = value, state.step, self.evaluation
         state.evaluations_since_best = 0 if better else state.evaluations_since_best + 1
         patience = self.config.eval.patience
         state.stopped_early = patience is not None and state.evaluations_since_best >= patience
@@ -233,6 +234,13 @@ class Loop:
             self.output.save_best(self.evaluation)
         self.output.record.write_history()
         self.output.record.status("running", state)
+
+    def _value(self) -> float:
+        """What eval.metric names in the last evaluation. Raises ConfigError where nothing is called so."""
+        metric = self.config.eval.metric
+        if metric not in self.evaluation:
+            raise ConfigError(f"eval.metric: {metric} is no value of this task; there are {', '.join(self.evaluation)}")
+        return self.evaluation[metric]
 
     def _is_better(self, value: float) -> bool:
         """Better than the best by more than eval.min_delta; a value that is not finite never is."""
@@ -243,23 +251,30 @@ class Loop:
         gain = self.state.best_value - value if self.config.eval.mode == "min" else value - self.state.best_value
         return gain > self.config.eval.min_delta
 
+    def write_test_row(self, values: dict[str, float]) -> None:
+        """A row of its own at the end, since training has nothing to add to it."""
+        row = self._position() | values
+        self.output.record.row(row)
+        self.output.tracker.row(row)
+
     def _write_row(self, values: dict[str, float]) -> None:
         """One row: position, training since the last row, then `values`. The only reduction of losses."""
+        trained = self._training_values() if self.interval.steps else {}
+        self.interval = self._new_interval()
+        row = self._position() | trained | values
+        self.output.record.row(row)
+        self.output.tracker.row(row)
+        self.output.progress.row(row)
+
+    def _position(self) -> dict[str, Any]:
         state = self.state
-        row: dict[str, Any] = {
+        return {
             "step": state.step,
             "epoch": state.epoch + state.window / self.plan.windows_per_epoch,
             "examples_seen": state.examples_seen,
             "tokens_seen": state.tokens_seen,
             "time": time.time(),
         }
-        if self.interval.steps:
-            row.update(self._training_values())
-        row.update(values)
-        self.interval = self._new_interval()
-        self.output.record.row(row)
-        self.output.tracker.row(row)
-        self.output.progress.row(row)
 
     def _training_values(self) -> dict[str, float]:
         past = self.interval

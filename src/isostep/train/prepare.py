@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
 import xxhash
 
-from isostep.data.sources import resolve
+from isostep.data.sources import Sources, resolve
 from isostep.data.token_cache import cache_root
 from isostep.data.tokens import TokenizedData, lengths, load, training_texts
-from isostep.errors import DataError
+from isostep.errors import ConfigError, DataError
 from isostep.models.tokenizer import load_tokenizer, max_positions, resolve_max_length
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from isostep.config import Config
+    from isostep.train.parts import Parts
     from isostep.train.ranks import Ranks
     from isostep.train.stop import Stop
 
@@ -28,39 +28,54 @@ def token_budget(config: Config, device: torch.device) -> int:
     return config.batch.tokens_per_device or TOKEN_BUDGET.get(device.type, TOKEN_BUDGET["cpu"])
 
 
-def make_data(config: Config) -> tuple[TokenizedData, PreTrainedTokenizerBase]:
-    """The tokenised data of a configuration and its tokenizer, from the caches where they are there; one process."""
+def make_data(config: Config, parts: Parts) -> TokenizedData:
+    """The tokenised data of a configuration, or of what was handed in; from the caches where it is there. One process.
+
+    `parts.task` has begun and knows its classes afterwards.
+    """
+    task, limit = parts.task, config.data.max_train_examples
     max_length = resolve_max_length(config, max_positions(config))
-    sources = resolve(config)
-    limit = config.data.max_train_examples
-    tokenizer = load_tokenizer(config, lambda: training_texts(sources, limit), cache_root())
-    return load(config, sources, tokenizer, max_length), tokenizer
+    given = parts.train is not None and "input_ids" in parts.train.column_names
+
+    def sources() -> Sources:
+        return resolve(config) if parts.train is None else parts.sources()
+
+    def texts() -> Iterator[str]:
+        if given:
+            raise ConfigError(
+                "model.path: builtin:tiny makes its tokenizer from texts, and the rows are tokens already"
+            )
+        return training_texts(sources(), task.input_columns(config), limit)
+
+    tokenizer = load_tokenizer(config, texts, cache_root())
+    task.begin(config, tokenizer, max_length)
+    return parts.tokenised() if given else load(config, sources(), task)
 
 
-def prepare_data(config: Config, ranks: Ranks, stop: Stop) -> tuple[TokenizedData, PreTrainedTokenizerBase]:
-    """The checked, tokenised data and its tokenizer, on every rank; tokenised by one process a node.
+def prepare_data(config: Config, parts: Parts, ranks: Ranks, stop: Stop) -> TokenizedData:
+    """The checked, tokenised data on every rank; tokenised by one process a node.
 
     Raises DataError or ConfigError on all ranks alike, DataError too where the nodes see different data, and
     PreemptedError where a signal comes while it works.
     """
 
-    def make() -> tuple[TokenizedData, PreTrainedTokenizerBase]:
+    def make() -> TokenizedData:
         with stop.preparing():
-            return make_data(config)
+            return make_data(config, parts)
 
-    data, tokenizer = ranks.on_each_node(make)
+    data = ranks.on_each_node(make)
     digests = ranks.gather(digest(data))
     if len(set(digests)) > 1:
         odd = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
         raise DataError(
             f"rank {odd} sees other data than rank 0: are the files and the model's tokenizer the same on every node?"
         )
-    return data, tokenizer
+    return data
 
 
 def digest(data: TokenizedData) -> str:
     """Differs where ranks would plan different windows or read labels differently."""
     state = xxhash.xxh3_64(repr(data.labels).encode())
-    for rows in (data.train, data.validation):
+    for rows in (data.train, *data.validation.values(), *([data.test] if data.test is not None else [])):
         state.update(lengths(rows).tobytes())
     return state.hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,13 +31,22 @@ class StepResult(NamedTuple):
     """() the gradient's 2-norm before clipping, the same on all ranks."""
 
 
-def prepare_scheduler(optimizer: AcceleratedOptimizer, optim: Optim, total_steps: int) -> AcceleratedScheduler:
+def prepare_scheduler(
+    optimizer: AcceleratedOptimizer,
+    optim: Optim,
+    total_steps: int,
+    factory: Callable[[torch.optim.Optimizer, int], torch.optim.lr_scheduler.LRScheduler] | None = None,
+) -> AcceleratedScheduler:
     """The schedule, moved once per optimizer step on any number of ranks, and not by a step that GradScaler skipped.
 
     Built by hand: Accelerator.prepare would move it world_size times a step (accelerate #2926), and `split_batches`
-    is what tells AcceleratedScheduler not to. The loaders never get that option.
+    is what tells AcceleratedScheduler not to. The loaders never get that option. `factory` makes another schedule than
+    optim.schedule's from the optimizer and the number of steps.
     """
-    scheduler = make_scheduler(optimizer.optimizer, optim, total_steps)
+    if factory is not None:
+        scheduler = factory(optimizer.optimizer, total_steps)
+    else:
+        scheduler = make_scheduler(optimizer.optimizer, optim, total_steps)
     return AcceleratedScheduler(scheduler, optimizer, split_batches=True)
 
 
@@ -81,8 +90,9 @@ class Step:
         self.model.zero_grad(set_to_none=True)
 
     def _loss_sum(self, batch: dict[str, Any]) -> Tensor:
-        losses = at_least_fp32(self.task.forward(self.model, batch).losses)  # (B,)
-        return (losses * batch["weights"]).sum()
+        outcome = self.task.forward(self.model, batch)
+        weights = batch["weights"] if outcome.rows is None else batch["weights"][outcome.rows]
+        return (at_least_fp32(outcome.losses) * weights).sum()
 
     def __call__(self, window: Window, batches: Iterator[dict[str, Any]]) -> StepResult:
         """Take one step over `window`; `batches` yields this rank's parts of it."""

@@ -56,7 +56,7 @@ def test_null_takes_back_an_earlier_value(tmp_path: Path) -> None:
 
 
 def test_lora_changes_the_default_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isostep.config.load.check", lambda config: ())
+    monkeypatch.setattr("isostep.config.load.check", lambda config, handed_in: ())
     for text, lr in (
         ("lora: {}", 2e-4),
         ("lora: {r: 4}\noptim: {lr: 1e-3}", 1e-3),

@@ -1,0 +1,83 @@
+"""What a program hands to `fit` in place of what the configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from isostep.data.labels import Labels
+from isostep.data.sources import Sources
+from isostep.data.splits import DatasetSplit
+from isostep.data.tokens import TokenizedData, with_validation
+from isostep.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+    from isostep.tasks import Task
+
+OptimizerFactory = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+SchedulerFactory = Callable[[torch.optim.Optimizer, int], torch.optim.lr_scheduler.LRScheduler]
+Metrics = Callable[[Any, Any], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything of a run that can be another's than the configuration's; None: the configuration's."""
+
+    task: Task
+    model: nn.Module | None = None
+    train: datasets.Dataset | None = None
+    validation: datasets.Dataset | Mapping[str, datasets.Dataset] | None = None
+    metrics: Metrics | None = None
+    optimizer: OptimizerFactory | None = None
+    scheduler: SchedulerFactory | None = None
+
+    def __post_init__(self) -> None:
+        if self.validation is not None and self.train is None:
+            raise ConfigError("fit: validation is handed in without train; hand in both, or name both in data")
+
+    def sets(self) -> dict[str, datasets.Dataset]:
+        """All rows that were handed in, named as they are said: train, validation or validation.NAME."""
+        assert self.train is not None
+        made = {"train": self.train}
+        if isinstance(self.validation, Mapping):
+            return made | {f"validation.{name}": rows for name, rows in self.validation.items()}
+        return made if self.validation is None else made | {"validation": self.validation}
+
+    def sources(self) -> Sources:
+        """Rows that were handed in as texts."""
+        made = {name: DatasetSplit(rows, name, made=True) for name, rows in self.sets().items()}
+        train = made.pop("train")
+        return Sources(train, {name.removeprefix("validation").lstrip("."): rows for name, rows in made.items()}, None)
+
+    def tokenised(self) -> TokenizedData:
+        """Rows that were handed in as tokens: input_ids, labels and what else the task's collation takes.
+
+        Raises DataError where a column is missing, or labels are no classes where the task has classes.
+        """
+        for name, rows in self.sets().items():
+            if missing := {"input_ids", "labels"} - set(rows.column_names):
+                raise DataError(f"{name}: it has no column {sorted(missing)[0]!r}, which tokenised rows need")
+        made = {name: _plain(rows) for name, rows in self.sets().items()}
+        train = made.pop("train")
+        self.task.labels = _classes(self.task, train)
+        sets = {"eval" + name.removeprefix("validation").replace(".", "/", 1): rows for name, rows in made.items()}
+        train, sets = with_validation(self.task.config, self.task, train, sets)
+        return TokenizedData(train, sets, None, self.task.labels, {})
+
+
+def _plain(rows: datasets.Dataset) -> datasets.Dataset:
+    """Without a selection and a format, which would change what a row is."""
+    return rows.with_format(None).flatten_indices()
+
+
+def _classes(task: Task, rows: datasets.Dataset) -> Labels | None:
+    names = getattr(rows.features["labels"], "names", None)
+    if names is not None:
+        return Labels(list(range(len(names))), list(names))
+    return task.survey_tokenised(rows)
