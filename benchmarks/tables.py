@@ -53,19 +53,22 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def quality_table(
-    ours: Mapping[int, tuple[float, float]], theirs: Mapping[int, tuple[float, float]], columns: tuple[str, str]
+    ours: Mapping[int, tuple[float, float]],
+    theirs: Mapping[int, tuple[float, float]],
+    columns: tuple[str, str],
+    scores: tuple[str, str] = ("accuracy", "F1"),
 ) -> str:
-    """Accuracy and F1 of each seed in both maps, then mean and spread; `columns` names the two trainers' setups.
+    """Two scores of each seed in both maps, then mean and spread; `columns` names the two trainers' setups.
 
     Raises ValueError when the seeds differ: means over other seeds are not comparable.
     """
     if ours.keys() != theirs.keys():
         raise ValueError(f"seeds {sorted(ours)} and {sorted(theirs)} differ")
-    header = ["seed", *(f"{name}: {score}" for name in columns for score in ("accuracy", "F1"))]
-    scores = {seed: (*ours[seed], *theirs[seed]) for seed in sorted(ours)}
-    rows: list[list[object]] = [[seed, *(f"{value:.4f}" for value in line)] for seed, line in scores.items()]
+    header = ["seed", *(f"{name}: {score}" for name in columns for score in scores)]
+    found = {seed: (*ours[seed], *theirs[seed]) for seed in sorted(ours)}
+    rows: list[list[object]] = [[seed, *(f"{value:.4f}" for value in line)] for seed, line in found.items()]
     for name, summary in (("mean", mean), ("spread (max - min)", spread)):
-        rows.append([name, *(f"{summary(column):.4f}" for column in zip(*scores.values(), strict=True))])
+        rows.append([name, *(f"{summary(column):.4f}" for column in zip(*found.values(), strict=True))])
     return markdown(header, rows)
 
 

@@ -52,7 +52,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--train", type=Path, required=True, help="tsv (unquoted) or jsonl")
     parser.add_argument("--validation", type=Path, help="no evaluation without it")
     parser.add_argument("--text", nargs="+", required=True, help="one or two columns")
-    parser.add_argument("--label", required=True)
+    parser.add_argument("--label", nargs="+", required=True, help="one column, or one of 0 and 1 for each label")
+    parser.add_argument("--kind", choices=KINDS, default="classification", help="classification: of two labels")
     parser.add_argument("--model", required=True, help="a local folder in Hugging Face format")
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--max-steps", type=int, default=-1, help="wins over --epochs")
@@ -67,6 +68,28 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def number_scores(prediction: Any) -> dict[str, float]:
+    """Pearson and Spearman correlation from an EvalPrediction: (N, 1), (N,)."""
+    from scipy.stats import pearsonr, spearmanr
+
+    values = prediction.predictions[:, 0]
+    return {
+        "pearson": float(pearsonr(values, prediction.label_ids).statistic),
+        "spearman": float(spearmanr(values, prediction.label_ids).statistic),
+    }
+
+
+def label_scores(prediction: Any) -> dict[str, float]:
+    """Micro and macro F1 from an EvalPrediction: logits (N, C), zeros and ones (N, C)."""
+    from sklearn.metrics import f1_score
+
+    found = prediction.predictions > 0
+    return {
+        f"f1_{average}": float(f1_score(prediction.label_ids, found, average=average, zero_division=0))
+        for average in ("micro", "macro")
+    }
+
+
 def binary_scores(prediction: Any) -> dict[str, float]:
     """Accuracy and F1 of class 1 from an EvalPrediction: logits (N, 2), labels (N,)."""
     from sklearn.metrics import accuracy_score, f1_score
@@ -78,14 +101,26 @@ def binary_scores(prediction: Any) -> dict[str, float]:
     }
 
 
-def tokenised(path: Path, args: argparse.Namespace, labels: list[Any], tokenizer: Any) -> Any:
+def targets(rows: list[Row], args: argparse.Namespace) -> list[Any]:
+    """What is learned of each row. Raises ValueError for a classification that is not of two labels."""
+    if args.kind == "regression":
+        return [float(row[args.label[0]]) for row in rows]
+    if args.kind == "multi_label":
+        return [[float(row[column]) for column in args.label] for row in rows]
+    labels = sorted_labels([row[args.label[0]] for row in read_rows(args.train)])
+    if len(labels) != 2:
+        raise ValueError(f"{args.train}: column {args.label[0]} holds {len(labels)} labels; two are wanted")
+    return [labels.index(row[args.label[0]]) for row in rows]
+
+
+def tokenised(path: Path, args: argparse.Namespace, tokenizer: Any) -> Any:
     import datasets
 
     rows = read_rows(path)
     pieces = tokenizer(
         *[[row[column] for row in rows] for column in args.text], truncation=True, max_length=args.max_length
     )
-    return datasets.Dataset.from_dict({**pieces, "labels": [labels.index(row[args.label]) for row in rows]})
+    return datasets.Dataset.from_dict({**pieces, "labels": targets(rows, args)})
 
 
 def training_arguments(args: argparse.Namespace, folder: str) -> Any:
@@ -125,8 +160,9 @@ def versions() -> dict[str, str]:
 def collected(args: argparse.Namespace, trainer: Any, examples: int) -> dict[str, Any]:
     """What one run measured. `seconds` is the time in training steps: Trainer's train_runtime less its evaluations."""
     history = trainer.state.log_history
+    timings = ("eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
     epochs = [
-        {"epoch": row["epoch"], "loss": row["eval_loss"], "accuracy": row["eval_accuracy"], "f1": row["eval_f1"]}
+        {"epoch": row["epoch"], **{key[5:]: row[key] for key in row if key.startswith("eval_") and key not in timings}}
         for row in history
         if "eval_loss" in row
     ]
@@ -151,6 +187,13 @@ def collected(args: argparse.Namespace, trainer: Any, examples: int) -> dict[str
     }
 
 
+KINDS: dict[str, tuple[int | None, str, Any]] = {
+    "classification": (2, "single_label_classification", binary_scores),
+    "regression": (1, "regression", number_scores),
+    "multi_label": (None, "multi_label_classification", label_scores),
+}
+
+
 def main() -> None:
     args = arguments()
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -163,16 +206,16 @@ def main() -> None:
         set_seed,
     )
 
-    labels = sorted_labels([row[args.label] for row in read_rows(args.train)])
-    if len(labels) != 2:
-        raise SystemExit(f"{args.train}: column {args.label} holds {len(labels)} labels; two are wanted")
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     set_seed(args.seed)  # the head is drawn here
     names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
     dropout = {} if args.dropout is None else dict.fromkeys(names, args.dropout)
-    model = AutoModelForSequenceClassification.from_pretrained(args.model, num_labels=2, dtype="float32", **dropout)
-    train = tokenised(args.train, args, labels, tokenizer)
-    validation = tokenised(args.validation, args, labels, tokenizer) if args.validation else None
+    size, problem, scores = KINDS[args.kind]
+    model = AutoModelForSequenceClassification.from_pretrained(
+        args.model, num_labels=size or len(args.label), problem_type=problem, dtype="float32", **dropout
+    )
+    train = tokenised(args.train, args, tokenizer)
+    validation = tokenised(args.validation, args, tokenizer) if args.validation else None
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model,
@@ -181,7 +224,7 @@ def main() -> None:
             eval_dataset=validation,
             data_collator=DataCollatorWithPadding(tokenizer),
             processing_class=tokenizer,
-            compute_metrics=binary_scores,
+            compute_metrics=scores,
         )
         trainer.train()
     if trainer.is_world_process_zero():

@@ -47,16 +47,19 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
 def own_optimizer(
     model: nn.Module, optim: Optim, factory: Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 ) -> torch.optim.Optimizer:
-    """What `factory` makes of the parameter groups, each with params and weight_decay and optim.lr as its lr.
+    """What `factory` makes of the parameter groups, each with params, their names, weight_decay, and optim.lr as lr.
 
     Raises ConfigError where it returns no optimizer, leaves trained parameters out, or takes others in.
     """
-    groups = [{**group, "lr": optim.lr} for group in parameter_groups(model, optim.weight_decay)]
+    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    groups = [
+        {**group, "names": [names[id(parameter)] for parameter in group["params"]], "lr": optim.lr}
+        for group in parameter_groups(model, optim.weight_decay)
+    ]
     optimizer = factory([group for group in groups if group["params"]])
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ConfigError(f"fit: the optimizer factory returned {type(optimizer).__name__}, not a torch Optimizer")
     taken = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-    names = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
     left_out = [name for key, name in names.items() if key not in set(taken)]
     if left_out:
         raise ConfigError(
@@ -66,6 +69,26 @@ def own_optimizer(
     if len(taken) > len(names):
         raise ConfigError("fit: the optimizer factory takes in parameters that are frozen or not the model's")
     return optimizer
+
+
+def own_schedule(
+    optimizer: torch.optim.Optimizer,
+    total_steps: int,
+    factory: Callable[[torch.optim.Optimizer, int], torch.optim.lr_scheduler.LRScheduler],
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """What `factory` makes of the optimizer and the number of steps of the run.
+
+    Raises ConfigError where it is no schedule, or one that follows a metric: it is moved after each step.
+    """
+    scheduler = factory(optimizer, total_steps)
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigError(
+            "fit: ReduceLROnPlateau follows a metric, and a schedule moves once a step; eval.patience ends a run that "
+            "gets no better"
+        )
+    if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        raise ConfigError(f"fit: the scheduler factory returned {type(scheduler).__name__}, not a torch LRScheduler")
+    return scheduler
 
 
 def warmup_steps(warmup: float, total_steps: int) -> int:

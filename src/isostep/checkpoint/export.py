@@ -59,8 +59,9 @@ def export(model: nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, c
 def restore(model: nn.Module, folder: Path) -> None:
     """Put the exported weights back into a model of the same class and shape."""
     if isinstance(model, PreTrainedModel):
-        loaded = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype, use_safetensors=True,
-                                             local_files_only=True)  # fmt: skip
+        with quiet():
+            loaded = type(model).from_pretrained(folder, dtype=next(model.parameters()).dtype, use_safetensors=True,
+                                                 local_files_only=True)  # fmt: skip
         model.load_state_dict(loaded.state_dict())
     else:
         load_model(model, str(folder / WEIGHTS))

@@ -14,7 +14,8 @@ from isostep.errors import ConfigError, IsostepError
 COMMANDS = {
     "train": "fine-tune a model; what train.py does",
     "plan": "show what would run and fill the token cache",
-    "predict": "label a file with a trained model",
+    "predict": "answer the rows of a file with a trained model",
+    "export": "write a checkpoint as a Hugging Face folder",
 }
 FOLLOWERS_WAIT = 3.0  # seconds
 USAGE = "\n".join(

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from isostep.data.files import Block
+from isostep.durable import sync
 from isostep.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -61,20 +62,21 @@ def check_output(output: Path) -> str:
 
 
 @contextlib.contextmanager
-def writing(output: Path, source: Path) -> Iterator[Writer]:
-    """A writer to a hidden file that takes the place of `output` at the end, and is deleted after any error.
+def writing(output: Path, source: Path, made: Path, added: Callable[[], pa.Schema]) -> Iterator[Writer]:
+    """A writer to the file `made` that takes the place of `output` at the end, and is deleted after any error.
 
-    `source` is the file that the rows come from: parquet hands its column types on. Raises ConfigError when the disk
-    refuses, DataError for a value that the format can't hold.
+    `source` is the file that the rows come from: parquet hands its column types on, and `added` gives those of the
+    ADDED ones. Raises ConfigError when the disk refuses, DataError for a value that the format can't hold.
     """
-    made = output.parent / f".{output.name}.{os.getpid()}.tmp"
     try:
-        target = FORMATS[check_output(output)](made, source)
+        target = FORMATS[check_output(output)](made, source, added)
         try:
             yield Writer(target)
         finally:
             target.close()
+        sync(made)
         os.replace(made, output)
+        sync(output.parent)
     except OSError as error:
         raise ConfigError(f"--output: {output} can't be written: {error.strerror or error}") from error
     finally:
@@ -84,7 +86,7 @@ def writing(output: Path, source: Path) -> Iterator[Writer]:
 class _Text:
     """Base of the text formats."""
 
-    def __init__(self, path: Path, source: Path) -> None:
+    def __init__(self, path: Path, source: Path, added: Callable[[], pa.Schema]) -> None:
         self.file: IO[str] = open(path, "w", encoding="utf-8", newline="")  # noqa: SIM115 (closed by close)
         self.empty = True
 
@@ -98,8 +100,8 @@ class _Text:
 class Delimited(_Text):
     """csv and tsv: the columns of the first block; what is no text stands as JSON, a missing value as nothing."""
 
-    def __init__(self, path: Path, source: Path) -> None:
-        super().__init__(path, source)
+    def __init__(self, path: Path, source: Path, added: Callable[[], pa.Schema]) -> None:
+        super().__init__(path, source, added)
         self.names: list[str] = []
 
     def write(self, block: Block, columns: Columns) -> None:
@@ -164,11 +166,12 @@ class JsonArray(_Text):
 
 
 class Parquet:
-    """Parquet: types from a parquet source, else from the first block. Scores are a struct of doubles."""
+    """Parquet: types from a parquet source, else from the first block; those of the added columns from all answers."""
 
-    def __init__(self, path: Path, source: Path) -> None:
+    def __init__(self, path: Path, source: Path, added: Callable[[], pa.Schema]) -> None:
         self.path = path
-        self.types = pq.read_schema(source) if source.suffix.lower() == ".parquet" else pa.schema([])
+        known = pq.read_schema(source) if source.suffix.lower() == ".parquet" else pa.schema([])
+        self.types = pa.schema([*known, *added()])
         self.schema: pa.Schema | None = None
         self.writer: pq.ParquetWriter | None = None
 
@@ -242,7 +245,7 @@ def _written(value: Any) -> str:
     raise TypeError(f"a value of type {type(value).__name__} can't be written as text")
 
 
-FORMATS: dict[str, Callable[[Path, Path], Format]] = {
+FORMATS: dict[str, Callable[[Path, Path, Callable[[], pa.Schema]], Format]] = {
     "csv": Csv,
     "tsv": Tsv,
     "json": JsonArray,

@@ -4,33 +4,54 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
-from isostep.errors import ConfigError, DataError
+from isostep.errors import ConfigError, DataError, IsostepError
 
 if TYPE_CHECKING:
+    from isostep.cli.answer_files import AnswerFiles
     from isostep.config import Config
     from isostep.data.files import Block
-    from isostep.tasks import Answers, Task
+    from isostep.tasks import Task
+    from isostep.train.ranks import Ranks
+
+BATCH_TOKENS = 8192
+
+
+class Written(NamedTuple):
+    """What `predict` wrote."""
+
+    rows: int
+    found: int
+    """Of these, rows that an earlier, interrupted start had answered."""
 
 
 def run(argv: Sequence[str]) -> int:
     """The command with its arguments (without its name); returns 0. Raises the errors of `predict`."""
     arguments = _parser().parse_args(argv)
     source, output = Path(arguments.input), Path(arguments.output)
-    rows = predict(Path(arguments.run_dir), source, output, arguments.weights, arguments.batch_tokens)
-    print(f"{rows} rows written to {output}")
+    written = predict(Path(arguments.run_dir), source, output, arguments.weights, arguments.batch_tokens)
+    if written is not None:
+        found = f", {written.found} of them answered by an earlier start" if written.found else ""
+        print(f"{written.rows} rows written to {output}{found}")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="isostep predict",
-        description="Label the rows of a file: same rows, same order, plus the columns prediction and scores.",
-        epilog="Formats by the file names' endings: csv, tsv, json, jsonl, parquet. A label column is not needed.",
+        description="Answer the rows of a file: same rows, same order, plus the columns prediction and scores.",
+        epilog="Formats by the file names' endings: csv, tsv, json, jsonl, parquet. A label column is not needed. "
+        "`accelerate launch -m isostep predict ...` shares the rows among several processes; the same command after "
+        "an interruption goes on.",
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="folder of the run, which holds config.yaml")
     parser.add_argument(
@@ -45,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--batch-tokens",
         type=_positive,
-        default=8192,
+        default=BATCH_TOKENS,
         metavar="N",
-        help="most tokens in one batch; the predictions do not depend on it (default: 8192)",
+        help=f"most tokens in one batch; the predictions do not depend on it (default: {BATCH_TOKENS})",
     )
     return parser
 
@@ -58,130 +79,200 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def predict(run_dir: Path, source: Path, output: Path, weights: str | None = None, batch_tokens: int = 8192) -> int:
-    """Write `source` with a prediction and scores for each row to `output`; returns the number of rows.
+def predict(
+    run_dir: Path,
+    source: Path,
+    output: Path,
+    weights: str | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    task: Task | None = None,
+) -> Written | None:
+    """Write `source` with a prediction and scores for each row to `output`; None on all ranks but the first.
 
-    Memory is bounded by a block of the reader's (some thousand rows). Raises ConfigError for a run, weights or an
-    output that can't be used, DataError for an input that can't; `output` is then left as it was.
+    The ranks of this process' launcher share the input's blocks (some thousand rows; memory is bounded by one) and
+    leave the answers as files beside the output, which the first one puts together. A start after a kill finds them.
+    The output's bytes depend on neither. `task` is that which was handed to `fit`, where it reads or answers rows in a
+    way of its own.
+
+    Raises ConfigError for a run, weights or an output that can't be used, FolderInUseError where another process
+    writes the same output, DataError for an input that can't be used; on all ranks alike. `output` is then left as it
+    was.
     """
-    from isostep.cli.output import check_output, writing
-    from isostep.data import files
+    from isostep.cli.output import check_output
 
     config = _config(run_dir, weights)
     check_output(output)
-    blocks = files.read(source)
-    first = next(blocks)
-    _check_columns(config, first)  # before the model is loaded
-    predictor = load(config)
-    rows = 0
-    with writing(output, source) as writer:
-        for block in itertools.chain([first], blocks):
-            _check_columns(config, block)
-            writer.write(block, predictor(block, batch_tokens))
-            rows += len(block)
-    return rows
 
+    from isostep.cli.answer_files import AnswerFiles  # after what can be told without torch
+    from isostep.cli.run_folder import task_of
+    from isostep.data import files
+    from isostep.train.ranks import end_process_group
 
-def _read(run_dir: Path) -> Config:
-    """Task, data and model of config.yaml. The whole is not checked: training data given from Python is not in it."""
-    from isostep.config import Config, Data, Model, Task
-    from isostep.config.syntax import read
+    if source.exists() and not source.is_file():
+        raise DataError(f"{source} is no regular file, and it is read more than once")
+    task = task or task_of(Path(config.model.path), config)
+    _check_columns(task, config, next(files.read(source)))  # before anything that takes time
+    ranks = _start(config.run.timeout)
 
-    path = run_dir / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{run_dir} is no run folder: it holds no config.yaml")
-    tree, _ = read(path)
+    def is_main() -> bool:
+        return ranks.is_main
+
     try:
-        data = Data(**{**tree["data"], "text": tuple(tree["data"]["text"])})
-        return Config(task=Task(**tree["task"]), data=data, model=Model(**tree["model"]))
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not what this version writes for a run: {error}") from error
+        key = ranks.agree(lambda: _key(task, config, source, batch_tokens), only=is_main)
+        answers = AnswerFiles(output, *ranks.share((key or "", uuid4().hex)))
+        found = ranks.share(ranks.agree(lambda: _begin(answers), only=is_main))
+        assert found is not None
+        try:
+            work = partial(_answer, task, config, source, batch_tokens, answers, found)
+            _answer_together(ranks, answers, work, config.run.timeout)
+            written = ranks.agree(lambda: _put_together(source, answers, found), only=is_main, patient=True)
+        except IsostepError as error:
+            # after a DataError the input has to change, and then nothing of this can be used
+            if ranks.is_main and (isinstance(error, DataError) or not answers.answered()):
+                answers.remove()
+            raise
+    except IsostepError:  # on all ranks
+        end_process_group()
+        raise
+    end_process_group()
+    return written
 
 
 def _config(run_dir: Path, weights: str | None) -> Config:
     """The run's configuration with model.path set to the folder of the weights."""
-    config = _read(run_dir)
+    from isostep.cli.run_folder import exported, read_config
+
+    config = read_config(run_dir)
     if weights is None:
-        folder = next((run_dir / name for name in ("best", "final") if (run_dir / name).is_dir()), None)
+        folder = exported(run_dir)
         if folder is None:
             raise ConfigError(f"{run_dir} holds neither best/ nor final/: the run has not exported a model yet")
     else:
         folder = run_dir / weights if weights in ("best", "final") else Path(weights)
         if not folder.is_dir():
             raise ConfigError(f"--weights: there is no folder {folder}")
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"{folder} holds no config.json: its model was handed in from Python, and only that program can build it"
+        )
     return dataclasses.replace(config, model=dataclasses.replace(config.model, path=str(folder), revision=None))
 
 
-def _columns(config: Config) -> list[str]:
-    """The text columns; only data that is built in leaves them unnamed."""
-    return list(config.data.text) or ["text"]
-
-
-def _check_columns(config: Config, block: Block) -> None:
+def _check_columns(task: Task, config: Config, block: Block) -> None:
     from isostep.cli.output import ADDED
     from isostep.data.files import check_columns
 
-    check_columns(block.source, _columns(config), list(block.columns))
+    check_columns(block.source, task.input_columns(config), list(block.columns))
     for name in ADDED:
         if name in block.columns:
             raise DataError(f"{block.source} has a column {name!r} already, and predict adds one: rename or remove it")
 
 
-class Predictor(NamedTuple):
-    """A trained model and its task, which knows how rows become batches and batches answers."""
+def _start(timeout_seconds: float) -> Ranks:
+    """The ranks that the launcher started, over a CPU group; a single process starts none."""
+    import torch.distributed as dist
 
-    model: Any
-    task: Task
+    from isostep.train.ranks import Ranks, die_with_launcher
 
-    def __call__(self, block: Block, batch_tokens: int) -> Answers:
-        """What is told of the block's rows, in their order.
-
-        Rows of similar length share a batch of at most `batch_tokens` tokens with its padding; a longer row is alone.
-        """
-        import torch
-
-        from isostep.tasks import Answers
-
-        encoded = self.task.encode(block).columns
-        lengths = [len(row) for row in encoded["input_ids"]]
-        made = Answers([None] * len(lengths), [None] * len(lengths))
-        with torch.inference_mode():
-            for part in batches(lengths, batch_tokens):
-                rows = [{key: values[i] for key, values in encoded.items()} for i in part]
-                inputs = {key: value.to(self.model.device) for key, value in self.task.inputs(rows).items()}
-                answers = self.task.answers(self.model, inputs)
-                for i, prediction, score in zip(part, *answers, strict=True):
-                    made.predictions[i], made.scores[i] = prediction, score
-        return made
+    die_with_launcher()
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size > 1:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_seconds))
+    rank, local_rank = (int(os.environ.get(key, "0")) for key in ("RANK", "LOCAL_RANK"))
+    launched: Any = _Launched(rank, local_rank, world_size)
+    return Ranks(launched, timeout_seconds)
 
 
-def load(config: Config) -> Predictor:
-    """The exported model in the folder model.path with its task, on the GPU if there is one."""
+class _Launched(NamedTuple):
+    """What the launcher tells this process, by Accelerate's names."""
+
+    process_index: int
+    local_process_index: int
+    num_processes: int
+
+
+def _key(task: Task, config: Config, source: Path, batch_tokens: int) -> str:
+    """xxh3 (128 bits) over all that the answers follow from: versions, settings, the weights' files and the input."""
     import torch
+    import xxhash
 
-    from isostep.data.labels import Labels
-    from isostep.models.load import load_trained
-    from isostep.models.tokenizer import load_tokenizer, position_limit, resolve_max_length
-    from isostep.tasks import make_task
+    from isostep.checkpoint.store import describe
+    from isostep.cli.predictor import device
+    from isostep.data import files
 
-    task = make_task(config)
-    tokenizer = load_tokenizer(config, lambda: iter(()), Path(config.model.path))
-    model: Any = load_trained(config, task.auto_class)
-    task.begin(config, tokenizer, resolve_max_length(config, position_limit(model.config)))
-    values = getattr(model.config, "label_values", None)
-    if values is not None:
-        task.labels = Labels(values, [model.config.id2label[index] for index in range(len(values))])
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Predictor(model, task)
+    folder = Path(config.model.path)
+    weights = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "README.md")
+    facts = [
+        [version("isostep"), version("transformers"), torch.__version__, device().type],
+        [type(task).__qualname__, *task.fingerprint()],
+        [dataclasses.asdict(part) for part in (config.data, config.model)],
+        [batch_tokens, files.BLOCK_ROWS, files.BLOCK_CHARACTERS],
+        [describe(path) for path in (*weights, source)],
+    ]
+    return xxhash.xxh3_128(json.dumps(facts).encode()).hexdigest()
 
 
-def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indices of rows by ascending length, cut so that rows x longest stays within `batch_tokens`."""
-    part: list[int] = []
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if part and (len(part) + 1) * max(1, lengths[index]) > batch_tokens:
-            yield part
-            part = []
-        part.append(index)
-    if part:
-        yield part
+def _begin(answers: AnswerFiles) -> set[int]:
+    try:
+        return answers.begin()
+    except IsostepError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"--output: {answers.root} can't be written: {error.strerror or error}") from error
+
+
+def _answer(task: Task, config: Config, source: Path, batch_tokens: int, answers: AnswerFiles, found: set[int]) -> None:
+    """Answer the blocks that nobody has answered or claimed, until there is none, or another rank has failed."""
+    from isostep.cli.answer_files import StoppedError
+    from isostep.cli.predictor import load
+    from isostep.data import files
+
+    predictor = None
+    try:
+        for number, block in enumerate(files.read(source)):
+            answers.check()
+            if number in found or not answers.claim(number):
+                continue
+            _check_columns(task, config, block)
+            predictor = predictor or load(config, task)
+            answers.write(number, predictor(block, batch_tokens, answers.check))
+    except StoppedError:
+        return
+
+
+def _answer_together(ranks: Ranks, answers: AnswerFiles, work: Callable[[], None], timeout_seconds: float) -> None:
+    """Run `work` on all ranks until each block is answered; what is raised on one is raised on all.
+
+    Raises TimeoutError where a rank stands still: outside of what is agreed on, which that one would never join.
+    """
+    failure: Exception | None = None
+    try:
+        work()
+    except Exception as error:
+        answers.fail()
+        failure = error
+    answers.wait(timeout_seconds)
+
+    def outcome() -> None:
+        if failure is not None:
+            raise failure
+
+    ranks.agree(outcome)
+
+
+def _put_together(source: Path, answers: AnswerFiles, found: set[int]) -> Written:
+    """The input with its answers, in order, into the output; the answers' files go."""
+    from isostep.cli.output import writing
+    from isostep.data import files
+
+    rows = earlier = 0
+    with writing(answers.output, source, answers.root / "output", answers.types) as writer:
+        for number, block in enumerate(files.read(source)):
+            part = answers.read(number)
+            if part is None or len(part.predictions) != len(block):
+                raise DataError(f"{source} has changed while it was read")
+            writer.write(block, part)
+            rows += len(block)
+            earlier += len(block) * (number in found)
+    answers.remove()
+    return Written(rows, earlier)

@@ -77,7 +77,7 @@ def _describe(annotation: Any) -> tuple[str, str, tuple[str, ...]]:
         choices = get_args(base)
         return ("one of " if len(choices) > 1 else "") + ", ".join(choices), "|".join(choices), choices
     if get_origin(base) is dict:
-        return "texts by name", "", ()
+        return "texts by name (of letters, digits, _ and -)", "", ()
     items = get_args(base)
     words, placeholder, _ = _describe(items[0])
     if items[-1] is Ellipsis:

@@ -70,7 +70,9 @@ class DatasetSplit:
 
     @property
     def label_names(self) -> dict[str, list[str]]:
-        return {column: kind.names for column, kind in self.dataset.features.items() if hasattr(kind, "names")}
+        # of a column of lists the entries' names
+        kinds = {column: getattr(kind, "feature", kind) for column, kind in self.dataset.features.items()}
+        return {column: kind.names for column, kind in kinds.items() if hasattr(kind, "names")}
 
     def blocks(self, columns: Sequence[str] | None = None) -> Iterator[Block]:
         there = self.dataset.column_names

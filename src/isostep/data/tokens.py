@@ -187,11 +187,10 @@ def _filler(tokenizer: PreTrainedTokenizerBase) -> int:
     return next((int(token) for token in known if token is not None), 0)
 
 
-def training_texts(sources: Sources, columns: Sequence[str], limit: int | None) -> Iterator[str]:
+def training_texts(sources: Sources, columns: Sequence[str], limit: int | None, task: Task) -> Iterator[str]:
     """The texts of the first `limit` training rows (all: None), column by column of each block: for a tokenizer."""
     for block in _first(sources.train.blocks(columns), limit):
-        for column in texts(block, columns):
-            yield from column
+        yield from task.texts(block, columns)
 
 
 def lengths(dataset: datasets.Dataset) -> np.ndarray:

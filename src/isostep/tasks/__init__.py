@@ -9,6 +9,7 @@ from isostep.tasks.classification import Classification
 from isostep.tasks.multi_label import MultiLabel
 from isostep.tasks.regression import Regression
 from isostep.tasks.text import TextTask
+from isostep.tasks.token_classification import TokenClassification
 
 if TYPE_CHECKING:
     from isostep.config import Config
@@ -22,6 +23,7 @@ __all__ = [
     "Regression",
     "Task",
     "TextTask",
+    "TokenClassification",
     "make_task",
 ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,6 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
+
+from isostep.data import tokens
+
+from isostep.errors import ConfigError
 
 if TYPE_CHECKING:
     import datasets
@@ -33,7 +37,8 @@ class Encoded(NamedTuple):
     empty: int = 0
     """Rows with an empty text."""
     words: list[list[int | None]] | None = None
-    """Of rows that come as words: for each token the number of its word, None for a special one."""
+    """Of rows that come as words: for each word where its first token stands, None where that was cut or there is none.
+    """
 
 
 class Outcome(NamedTuple):
@@ -91,6 +96,11 @@ class Task(ABC):
     def target_columns(self, config: Config) -> list[str]:
         """The columns that are learned; [] where the inputs are. Raises ConfigError as above."""
 
+    def texts(self, block: Block, columns: Sequence[str]) -> Iterator[str]:
+        """The texts in a block's input columns, which builtin:tiny learns its word pieces from; before `begin`."""
+        for column in tokens.texts(block, columns):
+            yield from column
+
     def survey(self, train: Split) -> Labels | None:
         """The classes, found by a pass over the training rows. Raises DataError for rows that can't be learned."""
         return None
@@ -112,9 +122,9 @@ class Task(ABC):
         raise NotImplementedError
 
     def fingerprint(self) -> list[str]:
-        """What the tokens follow from beside data and tokenizer: the code of the methods that a subclass replaces."""
+        """What the tokens follow from beside data and tokenizer: the methods that make them, foreign ones by code."""
         methods = [getattr(type(self), name) for name in ("survey", "encode", "targets")]
-        return [str(self.target_type), *(_source(m) for m in methods if not m.__module__.startswith("isostep."))]
+        return [str(self.target_type), *map(_source, methods)]
 
     def items(self, rows: datasets.Dataset) -> npt.NDArray[np.int32] | None:
         """(n,) how many items each row counts for; None where each row is one."""
@@ -148,11 +158,21 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Answers:
-        """What is told of rows without targets."""
+    def answers(
+        self, model: nn.Module, inputs: dict[str, Tensor], words: Sequence[Sequence[int | None]] | None = None
+    ) -> Answers:
+        """What is told of rows without targets; of rows that came as words, `words` are theirs in Encoded."""
+
+    def shown(self, target: Any) -> str | list[str]:
+        """A target in the terms of the data; a text a token where each has one of its own. For people to read."""
+        if self.labels is None:
+            return str(target)
+        return f"{self.labels.names[target]} ({target})"
 
 
 def _source(method: Any) -> str:
+    if method.__module__.startswith("isostep."):  # tokens.VERSION stands for its code
+        return str(method.__qualname__)
     try:
         return f"{method.__qualname__} {inspect.getsource(method)}"
     except OSError:  # typed into an interpreter
@@ -176,14 +196,14 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
 def logits_of(output: Any) -> Tensor:
     """The logits in what a model returned, fp32 or finer: the tensor itself, or what is called `logits` in it.
 
-    Raises TypeError for anything else.
+    Raises ConfigError for anything else: the model is not one for this task.
     """
     found = output
     if not isinstance(output, Tensor):
         found = output.get("logits") if isinstance(output, dict) else getattr(output, "logits", None)
     if not isinstance(found, Tensor):
-        raise TypeError(
-            f"the model returned {type(output).__name__} without logits; it must return a tensor of logits, or "
+        raise ConfigError(
+            f"fit: the model returned {type(output).__name__} without logits; it must return a tensor of logits, or "
             "something that holds one as `logits`"
         )
     return at_least_fp32(found)

@@ -54,7 +54,9 @@ class Classification(TextTask):
     def head(self) -> dict[str, Any]:
         return {"num_labels": len(self.labels), "problem_type": "single_label_classification", **named(self.labels)}
 
-    def answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Answers:
+    def answers(
+        self, model: nn.Module, inputs: dict[str, Tensor], words: Sequence[Sequence[int | None]] | None = None
+    ) -> Answers:
         """The label as in the data, and the probability of each by its name."""
         scores = logits_of(model(**inputs)).softmax(-1).cpu().numpy()
         predictions = [self.labels.values[index] for index in scores.argmax(-1)]

@@ -40,6 +40,7 @@ class MultiLabel(TextTask):
 
     def item_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """(B, C) logits, (B, C) zeros and ones -> (B,) losses: transformers' mean over rows and classes, row by row."""
+        labels = labels.to(logits.dtype)  # torch works in the labels' type, which would round a float64 model's losses
         return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1)
 
     def decide(self, logits: Tensor) -> Tensor:
@@ -109,18 +110,25 @@ class MultiLabel(TextTask):
         from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
         truth, found = targets.astype(np.int64), predictions.astype(np.int64)
+        only = [1] if truth.shape[1] == 1 else None  # one column would be read as the two classes 0 and 1
         made = {"accuracy": float(accuracy_score(truth, found))}
         for average in ("micro", "macro"):
-            p, r, f, _ = precision_recall_fscore_support(truth, found, average=average, zero_division=0)
+            p, r, f, _ = precision_recall_fscore_support(truth, found, labels=only, average=average, zero_division=0)
             made |= {f"f1_{average}": float(f), f"precision_{average}": float(p), f"recall_{average}": float(r)}
         return made
 
-    def answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Answers:
+    def answers(
+        self, model: nn.Module, inputs: dict[str, Tensor], words: Sequence[Sequence[int | None]] | None = None
+    ) -> Answers:
         """The list of labels above one half, and the probability of each by its name."""
         scores = logits_of(model(**inputs)).sigmoid().cpu().numpy()
         values = self.labels.values
         predictions = [[values[c] for c in np.flatnonzero(row > 0.5).tolist()] for row in scores]
         return Answers(predictions, [dict(zip(self.labels.names, row, strict=True)) for row in scores.tolist()])
+
+    def shown(self, target: Sequence[int]) -> str:
+        chosen = [f"{self.labels.names[c]} ({c})" for c in np.flatnonzero(target).tolist()]
+        return f"[{', '.join(chosen)}]"
 
 
 def _mark(value: Any, block: Block, row: int, column: str) -> int:

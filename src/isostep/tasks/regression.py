@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,7 +63,9 @@ class Regression(TextTask):
             "spearman": float(spearmanr(p, t).statistic) if varied else 0.0,
         }
 
-    def answers(self, model: nn.Module, inputs: dict[str, Tensor]) -> Answers:
+    def answers(
+        self, model: nn.Module, inputs: dict[str, Tensor], words: Sequence[Sequence[int | None]] | None = None
+    ) -> Answers:
         """The number, which is its own score."""
         values = self.decide(logits_of(model(**inputs))).tolist()
         return Answers(values, [{"value": value} for value in values])

@@ -71,15 +71,20 @@ class TextTask(Task):
         return inputs
 
     def forward(self, model: nn.Module, batch: dict[str, Any]) -> Outcome:
-        logits = logits_of(model(**batch["inputs"]))
-        labels = batch["labels"]
+        return self.outcome(logits_of(model(**batch["inputs"])), batch["labels"])
+
+    def outcome(self, logits: Tensor, labels: Tensor, rows: Tensor | None = None) -> Outcome:
+        """Losses and predictions of items with these logits (N, ...) and labels (N, ...), which belong to `rows` (N,).
+
+        Raises ValueError where `item_losses` does not give one loss an item.
+        """
         losses = self.item_losses(logits, labels)
         if losses.shape != labels.shape[:1]:
-            raise ValueError(
-                f"{type(self).__name__}.item_losses gave shape {tuple(losses.shape)} for {len(labels)} items; "
+            raise ConfigError(
+                f"fit: {type(self).__name__}.item_losses gave shape {tuple(losses.shape)} for {len(labels)} items; "
                 f"it must give one loss an item, shape ({len(labels)},)"
             )
-        return Outcome(losses, self.decide(logits), labels)
+        return Outcome(losses, self.decide(logits), labels, rows)
 
 
 def _is_builtin(config: Config) -> bool:

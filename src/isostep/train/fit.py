@@ -15,16 +15,15 @@ from isostep.checkpoint.contents import read_state
 from isostep.checkpoint.saving import find
 from isostep.durable import write_atomically
 from isostep.errors import COMPLETED, ConfigError, DivergedError, FolderInUseError, IsostepError, PreemptedError
-from isostep.models.load import load_model, with_trainable_fp32
 from isostep.state import TrainState
 from isostep.tasks import Task, make_task
 from isostep.track import console, environment
-from isostep.track.folder import claim, store_config
+from isostep.track.folder import Claim, claim, holds_a_run, store_config
 from isostep.track.lock import FolderLock
 from isostep.track.record import NullRecord, Record, history, read_rows, write_status
 from isostep.track.wandb import NullTracker, make_tracker
 from isostep.train.evaluate import StoppedError
-from isostep.train.parts import Metrics, OptimizerFactory, Parts, SchedulerFactory
+from isostep.train.parts import Metrics, ModelFactory, OptimizerFactory, Parts, SchedulerFactory
 from isostep.train.prepare import prepare_data
 from isostep.train.ranks import Ranks, start
 from isostep.train.results import Results
@@ -47,7 +46,7 @@ def fit(
     config: Config,
     *,
     task: Task | None = None,
-    model: nn.Module | None = None,
+    model: nn.Module | ModelFactory | None = None,
     train: datasets.Dataset | None = None,
     validation: datasets.Dataset | Mapping[str, datasets.Dataset] | None = None,
     metrics: Metrics | None = None,
@@ -62,13 +61,14 @@ def fit(
     Args:
         config: the resolved configuration, from Config.load.
         task: another task than task.kind's, usually a subclass with its own `item_losses`.
-        model: what the task calls, with its weights, any nn.Module; model.path then names the tokenizer alone. Weights
-            of rank 0 are used.
+        model: what the task calls, any nn.Module with its weights, or what makes one of the task, whose tokenizer and
+            classes are known by then: the weights it draws follow from run.seed. model.path then names the tokenizer
+            alone. Weights of rank 0 are used; frozen ones are in no checkpoint and must be the same at each start.
         train: rows to train on. With a column input_ids they are tokens already: labels, and what else the task's
             collation reads, stand beside it. Else they are texts, in the columns that data.text and data.label name.
         validation: rows to evaluate on, or several sets by name; without them a part of `train` is split off.
         metrics: (predictions, targets) -> {name: value}, beside the task's own; see Task.metrics.
-        optimizer: the parameter groups, each a dict with params, weight_decay and lr -> the optimizer.
+        optimizer: the parameter groups, each a dict with params, their names, weight_decay and lr -> the optimizer.
         scheduler: the optimizer and the number of steps of the run -> a schedule that moves once a step.
         resume: go on from a checkpoint as run.resume says. Without it a folder that holds a run is refused, unless
             run.resume names a checkpoint.
@@ -81,12 +81,13 @@ def fit(
 
     The process group stays up: a program may call this again, or go on with collectives of its own.
     """
-    if not resume and config.run.resume == "auto":
-        config = dataclasses.replace(config, run=dataclasses.replace(config.run, resume="never"))
+    fresh = not resume and config.run.resume == "auto"
     parts = Parts(task or make_task(config), model, train, validation, metrics, optimizer, scheduler)
+    judged = dataclasses.replace(config.eval, metric=parts.metric(config.eval.metric))
+    config = dataclasses.replace(config, eval=judged)
     accelerator, ranks = start(config)
     try:
-        return _Run(config, accelerator, ranks, parts).run()
+        return _Run(config, accelerator, ranks, parts, fresh).run()
     finally:
         console.close_log()
 
@@ -94,11 +95,12 @@ def fit(
 class _Run:
     """One start of a run: claims the folder, prepares, trains, and records how it ended."""
 
-    def __init__(self, config: Config, accelerator: Accelerator, ranks: Ranks, parts: Parts) -> None:
+    def __init__(self, config: Config, accelerator: Accelerator, ranks: Ranks, parts: Parts, fresh: bool) -> None:
         self.config = config
         self.accelerator = accelerator
         self.ranks = ranks
         self.parts = parts
+        self.fresh = fresh
         self.folder = Path(config.run.root) / config.run.name
         self.checkpoints = self.folder / "checkpoints"
         self.state = TrainState()
@@ -124,9 +126,7 @@ class _Run:
             raise ConfigError(f"run.root: {self.folder} can't be written ({error.strerror})") from error
 
     def _claimed(self) -> dict[str, Any]:
-        claimed = self.ranks.share(
-            self.ranks.agree(lambda: claim(self.folder, self.config), only=lambda: self.ranks.is_main)
-        )
+        claimed = self.ranks.share(self.ranks.agree(self._claim, only=lambda: self.ranks.is_main))
         assert claimed is not None
         if claimed.finished:
             if self.ranks.is_main:
@@ -141,6 +141,12 @@ class _Run:
         finally:
             if self.watch is not None:
                 self.watch.close()
+
+    def _claim(self) -> Claim:
+        if self.fresh and holds_a_run(self.folder):
+            raise ConfigError(f"fit: {self.folder} holds a run already; resume=True goes on with it, another run.name "
+                              "starts anew")  # fmt: skip
+        return claim(self.folder, self.config)
 
     def _record_failure(self, error: BaseException) -> None:
         if self.watch is not None and not isinstance(error, IsostepError):
@@ -179,7 +185,7 @@ class _Run:
         self.record.status("running", self.state)
         data = prepare_data(self.config, self.parts, self.ranks, self.stop)
         torch.manual_seed(self.config.run.seed)  # a new head is drawn alike on every rank
-        model = self.ranks.agree(self._model)
+        model = self.ranks.agree(lambda: self.parts.make_model(self.config))
         assert model is not None
         results = Results(self.config, self.folder, self.ranks, self.parts.task, model, self.state)
         wiring = Wiring(self.config, self.parts, data, self.accelerator, self.ranks, self.stop, self.watch)
@@ -198,12 +204,6 @@ class _Run:
             self._test(loop, wiring, results, data.test)
         self._complete(loop, reason)
         return self._history()
-
-    def _model(self) -> nn.Module:
-        given = self.parts.model
-        if given is None:
-            return load_model(self.config, self.parts.task, self.parts.task.tokenizer)
-        return with_trainable_fp32(given)
 
     def _test(self, loop: Loop, wiring: Wiring, results: Results, rows: datasets.Dataset) -> None:
         """Evaluate the best on the test set: a row of its own, and status.json. A stop leaves all of it for later."""

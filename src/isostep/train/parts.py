@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,15 @@ from isostep.data.sources import Sources
 from isostep.data.splits import DatasetSplit
 from isostep.data.tokens import TokenizedData, with_validation
 from isostep.errors import ConfigError, DataError
+from isostep.models.load import load_model, with_trainable_fp32
+from isostep.tasks import Task
 
 if TYPE_CHECKING:
     import datasets
 
-    from isostep.tasks import Task
+    from isostep.config import Config
 
+ModelFactory = Callable[[Task], nn.Module]
 OptimizerFactory = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 SchedulerFactory = Callable[[torch.optim.Optimizer, int], torch.optim.lr_scheduler.LRScheduler]
 Metrics = Callable[[Any, Any], dict[str, float]]
@@ -30,7 +34,7 @@ class Parts:
     """Everything of a run that can be another's than the configuration's; None: the configuration's."""
 
     task: Task
-    model: nn.Module | None = None
+    model: nn.Module | ModelFactory | None = None
     train: datasets.Dataset | None = None
     validation: datasets.Dataset | Mapping[str, datasets.Dataset] | None = None
     metrics: Metrics | None = None
@@ -40,6 +44,32 @@ class Parts:
     def __post_init__(self) -> None:
         if self.validation is not None and self.train is None:
             raise ConfigError("fit: validation is handed in without train; hand in both, or name both in data")
+        if isinstance(self.validation, Mapping):
+            odd = [name for name in self.validation if not re.fullmatch(r"[A-Za-z0-9_-]+", name) or name == "train"]
+            if odd or not self.validation:
+                raise ConfigError(
+                    f"fit: validation sets are named by letters, digits, _ and -, and not train (got {odd})"
+                )
+
+    def metric(self, named: str) -> str:
+        """eval.metric as it stands in the record: of several sets that were handed in the first one's."""
+        name = named.removeprefix("eval/")
+        several = isinstance(self.validation, Mapping) and "/" not in name
+        return f"eval/{next(iter(self.validation or ()))}/{name}" if several else named
+
+    def make_model(self, config: Config) -> nn.Module:
+        """The model of the run, on the CPU, in train mode; the task knows its tokenizer and classes by now.
+
+        Raises ConfigError for a model that can't be had or is none.
+        """
+        if self.model is None:
+            return load_model(config, self.task, self.task.tokenizer)
+        made = self.model if isinstance(self.model, nn.Module) else self.model(self.task)
+        if not isinstance(made, nn.Module):
+            raise ConfigError(
+                f"fit: the model is {type(made).__name__}, not a torch Module or what makes one of a task"
+            )
+        return with_trainable_fp32(made)
 
     def sets(self) -> dict[str, datasets.Dataset]:
         """All rows that were handed in, named as they are said: train, validation or validation.NAME."""
@@ -58,9 +88,11 @@ class Parts:
     def tokenised(self) -> TokenizedData:
         """Rows that were handed in as tokens: input_ids, labels and what else the task's collation takes.
 
-        Raises DataError where a column is missing, or labels are no classes where the task has classes.
+        Raises DataError where a set is empty, a column is missing, or labels are no classes where the task has classes.
         """
         for name, rows in self.sets().items():
+            if not len(rows):
+                raise DataError(f"{name} is empty: it holds no rows")
             if missing := {"input_ids", "labels"} - set(rows.column_names):
                 raise DataError(f"{name}: it has no column {sorted(missing)[0]!r}, which tokenised rows need")
         made = {name: _plain(rows) for name, rows in self.sets().items()}

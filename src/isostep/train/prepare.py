@@ -45,7 +45,7 @@ def make_data(config: Config, parts: Parts) -> TokenizedData:
             raise ConfigError(
                 "model.path: builtin:tiny makes its tokenizer from texts, and the rows are tokens already"
             )
-        return training_texts(sources(), task.input_columns(config), limit)
+        return training_texts(sources(), task.input_columns(config), limit, task)
 
     tokenizer = load_tokenizer(config, texts, cache_root())
     task.begin(config, tokenizer, max_length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import send_to_device
@@ -14,7 +15,7 @@ from isostep.data.loader import Collate, TrainSampler, make_loader
 from isostep.data.plan import Plan, fixed_subset
 from isostep.data.tokens import TokenizedData, lengths
 from isostep.models.load import freeze_unused
-from isostep.optim import make_optimizer, own_optimizer
+from isostep.optim import make_optimizer, own_optimizer, own_schedule
 from isostep.track import console
 from isostep.train.evaluate import Evaluator
 from isostep.train.loop import Loop, Output
@@ -78,7 +79,8 @@ class Wiring:
         factory = self.parts.optimizer
         plain = make_optimizer(model, config.optim) if factory is None else own_optimizer(model, config.optim, factory)
         prepared, optimizer = accelerator.prepare(model, plain)
-        scheduler = prepare_scheduler(optimizer, config.optim, total_steps, self.parts.scheduler)
+        schedule = None if self.parts.scheduler is None else partial(own_schedule, factory=self.parts.scheduler)
+        scheduler = prepare_scheduler(optimizer, config.optim, total_steps, schedule)
         step = Step(accelerator, prepared, optimizer, scheduler, self.task, config.optim.max_grad_norm)
         step.warm_up(first)
         sampler = TrainSampler(plan)
@@ -95,6 +97,7 @@ class Wiring:
             "precision": accelerator.mixed_precision,
             "data": digest(self.data),
             "metric": config.eval.metric,
+            "model": config.model.path if self.parts.model is None else "handed in",
             "labels": labels.to_json() if labels is not None else None,
         }
         seed_rank(config.run.seed, self.ranks.rank)
@@ -141,9 +144,10 @@ class Wiring:
         shown = f", labels {', '.join(names.names[:8])}{' ...' if len(names) > 8 else ''}" if names is not None else ""
         sets = " + ".join(f"{len(rows):,}" for rows in self.data.validation.values())
         test = f", {len(self.data.test):,} test rows for the end" if self.data.test is not None else ""
-        shape = getattr(self.accelerator.unwrap_model(model), "config", None)
+        bare = self.accelerator.unwrap_model(model)
+        shape = getattr(bare, "config", None)
         return [
-            f"model {config.model.path if self.parts.model is None else type(self.parts.model).__name__}: "
+            f"model {config.model.path if self.parts.model is None else type(bare).__name__}: "
             f"{total:,} parameters, {trained:,} trained",
             f"data: {len(self.data.train):,} training and {sets} validation rows{test}{shown}",
             f"plan: {loop.total_steps} steps of {config.batch.size} examples, {plan.windows_per_epoch} an epoch; "

@@ -1,30 +1,40 @@
 from __future__ import annotations
 
+import math
 import os
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from huggingface_hub import ModelCard
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from isostep.checkpoint.card import model_card, portable
 from isostep.checkpoint.export import export, repair
-from isostep.config import Config, Data, Model, Run
-from isostep.data.labels import Labels
+from isostep.config import Config, Data, Model, Run, schema
+from isostep.data.labels import Label, Labels
 from isostep.models.load import load_model
 from isostep.models.tokenizer import load_tokenizer
+from isostep.tasks import Task, make_task
 
 CONFIG = Config(model=Model(path="builtin:tiny"))
+
+
+def task(labels: list[Label]) -> Task:
+    made = make_task(CONFIG)
+    made.labels = Labels.of(labels)
+    return made
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     tokenizer = load_tokenizer(CONFIG, lambda: iter(["a man is here", "a film"] * 3), tmp_path_factory.mktemp("cache"))
     torch.manual_seed(0)
-    return load_model(CONFIG, Labels.of([False, True]), tokenizer), tokenizer
+    return load_model(CONFIG, task([False, True]), tokenizer), tokenizer
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -114,7 +124,7 @@ def test_an_export_that_fails_keeps_the_folder_before(
 
 def card(config: Config, **changes: Any) -> str:
     values: dict[str, Any] = {
-        "labels": ["ham", "spam"],
+        "task": task(["ham", "spam"]),
         "results": {"eval/loss": 0.25, "eval/accuracy": 0.984375, "eval/mcc": 0.9},
         "step": 120,
         "command": [
@@ -127,31 +137,47 @@ def card(config: Config, **changes: Any) -> str:
     return model_card(config, **{**values, **changes})
 
 
-def metadata(text: str) -> dict[str, Any]:
-    start, block, _ = text.split("---\n", 2)
-    assert start == ""
-    return dict(yaml.safe_load(block))
+def loaded(text: str, folder: Path) -> Any:
+    """The metadata as the Hub's own library reads it."""
+    (folder / "README.md").write_text(text)
+    return ModelCard.load(folder / "README.md").data
 
 
-def test_card_of_a_hub_model() -> None:
+def entries(data: Any) -> dict[tuple[str, str, str], float]:
+    """{(dataset, split, metric's recorded name): value} of the model index."""
+    return {(e.dataset_name, e.dataset_split, e.metric_name): e.metric_value for e in data.eval_results}
+
+
+def test_card_of_a_hub_model(tmp_path: Path) -> None:
     config = Config(
         run=Run(name="spam", root="/home/me/runs"),
         model=Model(path="owner/model-1"),
         data=Data(train="/home/me/data/train.csv", text=("body",), label="kind"),
     )
     text = card(config)
-    assert metadata(text) == {
+    found = loaded(text, tmp_path)
+    values = {"eval/accuracy": 0.984375, "eval/mcc": 0.9}
+    assert found.to_dict() == {
         "library_name": "transformers",
         "pipeline_tag": "text-classification",
         "tags": ["isostep"],
         "base_model": "owner/model-1",
         "metrics": ["accuracy", "matthews_correlation"],
-    }
+        "model-index": [{"name": "spam", "results": [{
+            "task": {"type": "text-classification"},
+            "dataset": {"name": "train.csv", "type": "train.csv", "split": "validation"},
+            "metrics": [
+                {"type": "accuracy", "value": values["eval/accuracy"], "name": "accuracy"},
+                {"type": "matthews_correlation", "value": values["eval/mcc"], "name": "mcc"},
+            ],
+        }]}],
+    }  # fmt: skip
     for line in (
         "# spam",
         "| eval/accuracy | 0.984375 |",
         "- Labels: `ham`, `spam`",
         "- Data: `train.csv`, text from `body`",
+        f"- Made with: isostep {version('isostep')}, transformers {version('transformers')}, torch {version('torch')}",
     ):
         assert line in text.splitlines()
     assert "train.py --config spam.yaml --run.root=runs" in text.splitlines()
@@ -163,9 +189,53 @@ def test_card_of_a_hub_model() -> None:
 def test_card_of_local_and_built_in_models(tmp_path: Path) -> None:
     for path, said in ((str(tmp_path), tmp_path.name), ("builtin:tiny", "builtin:tiny")):
         text = card(Config(model=Model(path=path), data=Data(path="owner/set")), results={})
-        assert "base_model" not in metadata(text) and "metrics" not in metadata(text)
-        assert metadata(text)["datasets"] == ["owner/set"]
+        found = loaded(text, tmp_path).to_dict()
+        assert not found.keys() & {"base_model", "metrics", "license", "language", "model-index"}
+        assert found["datasets"] == ["owner/set"]
         assert f"from `{said}`" in text and str(tmp_path) not in text and "Not evaluated." in text
+
+
+def test_licence_and_language_are_those_of_the_base(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    config = Config(model=Model(path=str(base)), data=Data(path="owner/set"))
+    head = "license: other\nlicense_name: x\nlicense_link: LICENSE\nlanguage: [en, de]\ntags: [a]\nmodel-index: 3\n"
+    for said in ("no metadata at all", f"---\n{head}---\n# Base\n", "---\nlicense: [\n---\n"):
+        (base / "README.md").write_text(said)
+        found = loaded(card(config), tmp_path).to_dict()
+        if "[en" in said:
+            assert (found["license"], found["license_name"], found["language"]) == ("other", "x", ["en", "de"])
+        else:
+            assert "license" not in found and "language" not in found
+        assert found["tags"] == ["isostep"]
+
+
+def test_each_set_and_split_has_its_entries(tmp_path: Path) -> None:
+    results = {"eval/a/mse": 0.5, "eval/a/loss": 0.5, "eval/b/pearson": math.nan, "eval/b/r2": 0.25,
+               "eval/train/mse": 0.1, "test/mse": 0.75}  # fmt: skip
+    sets = {"a": "/data/a.csv", "b": "matched"}
+    data = Data(path="owner/set", name="part", revision="v1", validation=sets, test="held_out", text=("t",), label="y")
+    config = Config(model=Model(path="builtin:tiny"), task=schema.Task(kind="regression"), data=data)
+    found = loaded(card(config, task=make_task(config), results=results), tmp_path)
+    assert entries(found) == {
+        ("a.csv", "validation", "mse"): 0.5,
+        ("owner/set", "matched", "r2"): 0.25,
+        ("owner/set", "held_out", "mse"): 0.75,
+    }
+    (one,) = [entry for entry in found.eval_results if entry.dataset_split == "held_out"]
+    assert (one.dataset_config, one.dataset_revision, one.metric_type) == ("part", "v1", "mse")
+    assert found.metrics == ["mse", "r_squared"] and found.pipeline_tag == "text-classification"
+
+
+def test_averages_are_told_apart(tmp_path: Path) -> None:
+    results = {"eval/f1_micro": 0.5, "eval/f1_macro": 0.25, "eval/accuracy": 0.125}
+    config = Config(model=Model(path="builtin:tiny"), task=schema.Task(multi_label=True), data=Data(path="owner/set"))
+    made = make_task(config)
+    made.labels = Labels.of(["x", "y"])
+    found = loaded(card(config, task=made, results=results), tmp_path)
+    assert {(e.metric_type, (e.metric_args or {}).get("average"), e.metric_value) for e in found.eval_results} == {
+        ("f1", "micro", 0.5), ("f1", "macro", 0.25), ("accuracy", None, 0.125)}  # fmt: skip
+    assert found.metrics == ["f1", "accuracy"]
 
 
 def test_portable_keeps_all_but_absolute_paths() -> None:

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,15 @@ import torch
 from transformers import pipeline
 
 from isostep.checkpoint.export import export
-from isostep.cli import predict
-from isostep.config import Config, Data, Model
+from isostep.cli import predict, predictor
+from isostep.cli.answer_files import AnswerFiles, StoppedError
+from isostep.config import Config, Data, Model, schema
 from isostep.data import files
 from isostep.data.labels import Label, Labels
-from isostep.errors import ConfigError, DataError
+from isostep.errors import ConfigError, DataError, FolderInUseError
 from isostep.models.load import load_model
 from isostep.models.tokenizer import load_tokenizer
+from isostep.tasks import Answers, make_task
 
 WORDS = "a man is here there was never good bad film not very and it they we you now then again".split()  # noqa: SIM905
 
@@ -33,13 +38,25 @@ def sentences(n: int, seed: int) -> list[str]:
     return [" ".join(rng.choice(WORDS, rng.integers(1, 25))) for _ in range(n)]
 
 
-def make_run(folder: Path, labels: list[Label], text: tuple[str, ...], weights: tuple[str, ...] = ("final",)) -> Path:
+def make_run(
+    folder: Path,
+    labels: list[Label] | None,
+    text: tuple[str, ...],
+    weights: tuple[str, ...] = ("final",),
+    **task: Any,
+) -> Path:
     """A run folder as training leaves it; scaled weights and a centred head give every label to some rows."""
-    config = Config(model=Model(path="builtin:tiny"), data=Data(text=text, label="label", max_length=24))
+    config = Config(
+        model=Model(path="builtin:tiny"),
+        data=Data(text=text, label="label", max_length=24),
+        task=schema.Task(**task),
+    )
     tokenizer = load_tokenizer(config, lambda: iter(sentences(200, 0)), folder / "cache")
     for seed, name in enumerate(weights):
         torch.manual_seed(seed)
-        model: Any = load_model(config, Labels.of(labels), tokenizer)
+        made = make_task(config)
+        made.labels = Labels.of(labels) if labels is not None else None
+        model: Any = load_model(config, made, tokenizer)
         for weight in model.parameters():
             weight.data.mul_(2.5) if weight.dim() > 1 else None
         with torch.no_grad():
@@ -109,6 +126,149 @@ def test_pairs_equal_the_pipelines(pair: Path, tmp_path: Path) -> None:
         said = classify({"text": row["first"], "text_pair": row["second"]}, top_k=None, truncation=True, max_length=24)
         assert row["prediction"] == said[0]["label"] == max(row["scores"], key=row["scores"].__getitem__)
         assert row["scores"] == pytest.approx({one["label"]: one["score"] for one in said}, abs=1e-5)
+
+
+def test_regression_and_multi_label_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "BLOCK_ROWS", 16)
+    texts = sentences(50, 11)
+    source = write_lines(tmp_path / "in.jsonl", [{"text": text} for text in texts])
+    runs = {
+        "regression": make_run(tmp_path / "a", None, ("text",), kind="regression"),
+        "multi-label": make_run(tmp_path / "b", ["x", "y", "z"], ("text",), multi_label=True),
+    }
+    for kind, run in runs.items():
+        classify: Any = pipeline("text-classification", model=str(run / "final"), device="cpu")
+        said = classify(texts, top_k=None, truncation=True, max_length=24)
+        predict.predict(run, source, tmp_path / "out.jsonl")
+        rows = read_lines(tmp_path / "out.jsonl")
+        for row, one in zip(rows, said, strict=True):
+            values = {entry["label"]: entry["score"] for entry in one}
+            if kind == "regression":
+                assert row["prediction"] == row["scores"]["value"] == pytest.approx(values["LABEL_0"], abs=1e-5)
+            else:
+                assert row["scores"] == pytest.approx(values, abs=1e-5)
+                assert row["prediction"] == [name for name, score in row["scores"].items() if score > 0.5]
+        predict.predict(run, source, tmp_path / "out.csv")
+        (block,) = [*files.read(tmp_path / "out.csv")][:1]
+        assert [json.loads(text) for text in block.columns["prediction"]] == [row["prediction"] for row in rows[:16]]
+        predict.predict(run, source, tmp_path / "out.parquet")
+        table = pq.read_table(tmp_path / "out.parquet")
+        assert table["prediction"].to_pylist() == [row["prediction"] for row in rows]
+        assert table.schema.field("prediction").type == (
+            pa.float64() if kind == "regression" else table.schema.field("prediction").type
+        )
+    assert {len(row["prediction"]) for row in rows} > {0, 1}
+
+
+def test_parquet_knows_the_type_of_lists_that_are_empty_at_first(
+    single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of tasks whose answers are lists for each row."""
+    monkeypatch.setattr(files, "BLOCK_ROWS", 2)
+    listed: list[Any] = [[], [], ["PER"], [], ["LOC", "O"]]
+    scores: list[Any] = [[], [], [{"O": 0.5}], [], [{"O": 1}, {"O": 0.25}]]
+
+    def answer(self: Any, block: Any, batch_tokens: int, check: Any) -> Answers:
+        first = block.numbers[0] - 1
+        return Answers(listed[first : first + len(block)], scores[first : first + len(block)])
+
+    monkeypatch.setattr(predictor.Predictor, "__call__", answer)
+    source = write_lines(tmp_path / "in.jsonl", [{"text": "a"}] * 5)
+    for ending in ("parquet", "jsonl"):
+        predict.predict(single, source, tmp_path / f"out.{ending}")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table["prediction"].to_pylist() == listed and table["scores"].to_pylist() == scores
+    assert table.schema.field("prediction").type == pa.list_(pa.string())
+    assert [row["prediction"] for row in read_lines(tmp_path / "out.jsonl")] == listed
+
+
+class Killed(BaseException):
+    """A kill: nothing that comes after it counts."""
+
+
+def test_a_start_after_a_kill_goes_on_and_another_input_or_model_starts_anew(
+    single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BLOCK_ROWS", 8)
+    rows = [{"text": text} for text in sentences(30, 12)]
+    source, output = write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    run = tmp_path / "run"
+    shutil.copytree(single, run)
+    call, answered, most = predictor.Predictor.__call__, 0, 99
+
+    def counted(self: Any, block: Any, *rest: Any) -> Answers:
+        nonlocal answered
+        if answered == most:
+            raise Killed
+        answered += 1
+        return call(self, block, *rest)
+
+    monkeypatch.setattr(predictor.Predictor, "__call__", counted)
+
+    def start(kill_after: int, batch_tokens: int = 100) -> int:
+        nonlocal answered, most
+        answered, most = 0, kill_after
+        try:
+            assert predict.predict(run, source, output, None, batch_tokens) == (30, 8 * (4 - answered))
+        except Killed:
+            gc.collect()  # the lock goes with the process
+        return answered
+
+    assert start(99) == 4
+    whole = output.read_bytes()
+    output.write_text("before")
+    assert start(2) == 2 and output.read_text() == "before"
+    assert start(1) == 1 and output.read_text() == "before"
+    assert start(99) == 1 and output.read_bytes() == whole
+
+    def damage() -> None:
+        part = next((tmp_path / ".out.jsonl.parts").glob("*/00000001.json"))
+        part.write_bytes(part.read_bytes()[:-1])
+
+    def other_weights() -> None:
+        card = run / "final" / "README.md"
+        card.write_text("another card changes nothing")
+        config = run / "final" / "config.json"
+        config.write_text(config.read_text() + " ")
+
+    start(2)
+    damage()
+    assert start(99) == 3 and output.read_bytes() == whole
+    start(2)
+    assert start(99, batch_tokens=50) == 4
+    start(2)
+    other_weights()
+    assert start(99) == 4 and output.read_bytes() == whole
+    start(2)
+    write_lines(source, [{**row, "id": 1} for row in rows])
+    assert start(99) == 4
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+
+
+def test_one_writer_to_an_output(single: Path, tmp_path: Path) -> None:
+    source, output = write_lines(tmp_path / "in.jsonl", [{"text": "a man"}]), tmp_path / "out.jsonl"
+    other = AnswerFiles(output, "key", "start")
+    other.begin()
+    with pytest.raises(FolderInUseError, match=r"out.jsonl is being written by another") as refused:
+        predict.predict(single, source, output)
+    assert refused.value.exit_code == 5 and other.claim(0)
+    other.remove()
+    assert predict.predict(single, source, output) == (1, 0)
+
+
+def test_a_rank_that_stands_still_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:
+    answers = AnswerFiles(tmp_path / "out.jsonl", "key", "start")
+    answers.begin()
+    assert answers.claim(3) and not answers.claim(3)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"block 00000003 has not moved for 0.3 s"):
+        answers.wait(0.3)
+    assert time.monotonic() - began < 2
+    answers.write(3, Answers([1], [{}]))
+    answers.wait(0.3)
+    answers.fail()
+    with pytest.raises(StoppedError):
+        answers.check()
 
 
 def write_table(path: Path, rows: list[dict[str, str]]) -> Path:
@@ -183,7 +343,7 @@ def test_weights_best_else_final_or_as_asked(tmp_path: Path, capsys: pytest.Capt
 def test_many_blocks_keep_their_order(single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_ROWS", 7)
     source = write_lines(tmp_path / "in.jsonl", [{"text": text, "n": i} for i, text in enumerate(sentences(50, 7))])
-    assert predict.predict(single, source, tmp_path / "out.json") == 50
+    assert predict.predict(single, source, tmp_path / "out.json") == (50, 0)
     assert [row["n"] for row in json.loads((tmp_path / "out.json").read_text())] == list(range(50))
 
 
@@ -221,7 +381,7 @@ def test_faults_are_one_line_and_leave_the_output_alone(single: Path, tmp_path: 
         with pytest.raises(kind, match=pattern) as caught:
             predict.predict(run, source, to)
         assert "\n" not in str(caught.value)
-        assert output.read_text() == "before" and not [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+        assert output.read_text() == "before" and not [name for name in os.listdir(tmp_path) if name.startswith(".")]
 
     good = write_lines(tmp_path / "good.jsonl", [{"text": "a man"}])
     refused(ConfigError, r"nowhere is no run folder", good, tmp_path / "nowhere")
@@ -232,6 +392,8 @@ def test_faults_are_one_line_and_leave_the_output_alone(single: Path, tmp_path: 
     refused(ConfigError, r"^--output: .*out.xlsx must end in", good, to=tmp_path / "out.xlsx")
     refused(ConfigError, r"^--output: there is no folder .*nowhere$", good, to=tmp_path / "nowhere" / "out.csv")
     refused(DataError, r"missing.csv: no such file", tmp_path / "missing.csv")
+    os.mkfifo(tmp_path / "pipe.csv")
+    refused(DataError, r"pipe.csv is no regular file", tmp_path / "pipe.csv")
     refused(DataError, r"x.jsonl: no column 'text'", write_lines(tmp_path / "x.jsonl", [{"txt": "a"}]))
     refused(DataError, r"x.jsonl:2: missing text", write_lines(tmp_path / "x.jsonl", [{"text": "a"}, {"text": None}]))
     refused(

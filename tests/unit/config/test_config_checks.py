@@ -103,3 +103,107 @@ def test_what_rests_on_a_wrong_value_is_not_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load("--task.kind", "speech", "--eval.metric", "wer", "--data.prompt", "p")
     assert str(caught.value).count("\n") == 0 and "task.kind" in str(caught.value)
+
+
+SETS = """\
+data: {train: a.csv, text: [t], label: y, validation: %s}
+model: {path: m}
+run: {name: r}
+task: {kind: %s}
+eval: %s
+"""
+
+
+def sets(folder: Path, validation: str, evaluation: str = "{}", kind: str = "classification") -> Config:
+    path = folder / "c.yaml"
+    path.write_text(SETS % (validation, kind, evaluation))
+    return Config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("validation", "evaluation", "metric"),
+    [
+        ("{own: a.csv, other: b.csv}", "{}", "eval/own/loss"),
+        ("{other: b.csv, own: a.csv}", "{metric: f1}", "eval/other/f1"),
+        ("{own: a.csv, other: b.csv}", "{metric: eval/accuracy}", "eval/own/accuracy"),
+        ("{own: a.csv, other: b.csv}", "{metric: other/accuracy}", "eval/other/accuracy"),
+        ("{own: a.csv, other: b.csv}", "{metric: eval/other/loss}", "eval/other/loss"),
+        ("{own: a.csv}", "{metric: train/f1, train_examples: 9}", "eval/train/f1"),
+        ("a.csv", "{metric: train/loss, train_examples: 9}", "eval/train/loss"),
+        ("{A-b_9: a.csv}", "{}", "eval/A-b_9/loss"),
+    ],
+)
+def test_the_metric_is_the_first_sets_unless_another_is_named(
+    tmp_path: Path, validation: str, evaluation: str, metric: str
+) -> None:
+    made = sets(tmp_path, validation, evaluation)
+    assert (made.eval.metric, made.eval.mode) == (metric, "min" if metric.endswith("loss") else "max")
+    again = tmp_path / "again.yaml"
+    again.write_text(made.to_yaml())
+    assert Config.load(again) == made
+    if isinstance(made.data.validation, dict):
+        back = Config.load(again).data.validation
+        assert isinstance(back, dict) and list(back) == list(made.data.validation), "the order of the sets counts"
+
+
+NO_SETS = "data.validation: must be a text or texts by name (of letters, digits, _ and -) or null"
+
+
+@pytest.mark.parametrize(
+    ("validation", "evaluation", "message"),
+    [
+        ("{own: a.csv}", "{metric: far/f1}", 'eval.metric: eval/far/ is none of eval/own (got "eval/far/f1")'),
+        ("{a: a.csv, b: a.csv}", "{metric: train/f1}",
+         'eval.metric: eval/train/ is none of eval/a, eval/b (got "eval/train/f1")'),
+        ("{own: a.csv}", "{metric: own/acc}",
+         f'eval.metric: must be one of {METRICS} (got "acc"); did you mean accuracy?'),
+        ("a.csv", "{metric: own/f1}", 'eval.metric: eval/own/ is none of eval (got "eval/own/f1")'),
+        ("{train: a.csv}", "{}", "data.validation: a set can't be called train: eval/train/ is eval.train_examples'"),
+        ("{}", "{}", f"{NO_SETS} (got {{}})"),
+        ("{a/b: a.csv}", "{}", f"{NO_SETS} (got {{'a/b': 'a.csv'}})"),
+        ("{a b: a.csv}", "{}", f"{NO_SETS} (got {{'a b': 'a.csv'}})"),
+        ("{3: a.csv}", "{}", f"{NO_SETS} (got {{3: 'a.csv'}})"),
+        ("{own: null}", "{}", f"{NO_SETS} (got {{'own': None}})"),
+        ("[a.csv]", "{}", f'{NO_SETS} (got ["a.csv"])'),
+    ],
+)  # fmt: skip
+def test_sets_that_cannot_be(tmp_path: Path, validation: str, evaluation: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sets(tmp_path, validation, evaluation)
+    assert str(caught.value) == f"{tmp_path}/c.yaml: {message}"
+
+
+def test_the_command_line_puts_one_set_in_place_of_several(tmp_path: Path) -> None:
+    sets(tmp_path, "{own: a.csv, other: b.csv}")
+    one = Config.load(tmp_path / "c.yaml", overrides=["--data.validation", "b.csv"])
+    assert (one.data.validation, one.eval.metric) == ("b.csv", "eval/loss")
+
+
+@pytest.mark.parametrize("metric", ["loss", "mse", "rmse", "mae", "r2", "pearson", "spearman"])
+def test_regression_knows_which_way_its_metrics_are_better(tmp_path: Path, metric: str) -> None:
+    better, worse = ("min", "max") if metric in ("loss", "mse", "rmse", "mae") else ("max", "min")
+    for validation, where in (("a.csv", "eval"), ("{own: a.csv}", "eval/own")):
+        made = sets(tmp_path, validation, f"{{metric: {metric}}}", "regression")
+        assert (made.eval.metric, made.eval.mode) == (f"{where}/{metric}", better)
+    word = {"min": "lower", "max": "higher"}[better]
+    with pytest.raises(ConfigError, match=rf'eval.mode: {metric} is better {word}: {better} or null \(got "{worse}"\)'):
+        sets(tmp_path, "a.csv", f"{{metric: {metric}, mode: {worse}}}", "regression")
+    with pytest.raises(ConfigError, match=r'eval\.metric: must be one of loss, mse, .* \(got "accuracy"\)'):
+        sets(tmp_path, "a.csv", "{metric: accuracy}", "regression")
+
+
+def test_what_a_program_hands_in_need_not_be_named() -> None:
+    bare = ["--model.path", "m", "--run.name", "r"]
+    assert Config.load(overrides=bare, handed_in=["train"]).data.train is None
+    own = [*bare, "--eval.metric", "own"]
+    for given in (["train", "metrics"], ["train", "task"]):
+        made = Config.load(overrides=own, handed_in=given)  # type: ignore[arg-type]
+        assert (made.eval.metric, made.eval.mode) == ("eval/own", "max")
+    with pytest.raises(ConfigError, match=r'^command line: eval\.metric: must be one of .* \(got "own"\)$'):
+        Config.load(overrides=own, handed_in=["train"])
+    with pytest.raises(ConfigError) as caught:
+        Config.load(overrides=bare, handed_in=["task", "metrics"])
+    keys = [line.split(": ")[1] for line in str(caught.value).splitlines()]
+    assert keys == ["data.train", "data.text", "data.label"], "data is still needed"
+    with pytest.raises(ConfigError, match=r"batch\.size"):
+        Config.load(overrides=[*bare, "--batch.size", "0"], handed_in=["train", "task", "metrics"])

@@ -30,7 +30,7 @@ def config() -> Callable[..., Any]:
             "validation_fraction": 0.1, "text": ("text",), "label": "label", "max_train_examples": None,
         }  # fmt: skip
         made = {key: str(value) if isinstance(value, Path) else value for key, value in {**keys, **data}.items()}
-        run, task = SimpleNamespace(seed=seed), SimpleNamespace(kind="classification")
+        run, task = SimpleNamespace(seed=seed), SimpleNamespace(kind="classification", multi_label=False)
         return SimpleNamespace(data=SimpleNamespace(**made), run=run, task=task)
 
     return make

@@ -169,3 +169,8 @@ def test_an_example_longer_than_the_budget_is_its_own_part(length):
     window = make_window(0, np.arange(4), np.array([length, 3, 3, 3]), 4, 2, 16)
     assert [p for ranks in window.passes for p in ranks if 0 in p.indices and p.weight] == [window.passes[0][0]]
     assert window.passes[0][0].indices == (0,)
+
+
+def test_a_window_without_any_item_weighs_one_so_that_its_loss_is_nothing_and_not_undefined():
+    plan = Plan(np.array([3, 4], np.int32), 1, 2, 10, seed=0, weights=np.array([0, 5], np.int32))
+    assert {int(window.indices[0]): window.weight for window in plan.windows(0)} == {0: 1, 1: 5}

@@ -11,9 +11,10 @@ from typing import Any
 import datasets
 import pytest
 
-from isostep.data import builtin, sources, splits
+from isostep.data import builtin, sources, splits, tokens
 from isostep.data.files import Block
 from isostep.errors import ConfigError, DataError
+from isostep.tasks import Classification
 
 Make = Callable[..., Any]
 
@@ -21,6 +22,12 @@ Make = Callable[..., Any]
 def texts(split: splits.Split | None) -> list[str]:
     assert split is not None
     return [text for block in split.blocks(["text"]) for text in block.columns["text"]]
+
+
+def only(sets: dict[str, splits.Split]) -> splits.Split:
+    """The validation set of a configuration that names one."""
+    assert list(sets) == [""]
+    return sets[""]
 
 
 def csv(path: Path, *values: str) -> Path:
@@ -38,7 +45,7 @@ def test_files_and_globs(tmp_path: Path, config: Make) -> None:
     csv(tmp_path / "b.csv", "three"), csv(tmp_path / "a.csv", "one", "two"), csv(tmp_path / "dev.csv", "four")
     found = sources.resolve(config(train=tmp_path / "[ab].csv", validation=tmp_path / "dev.csv"))
     assert texts(found.train) == ["one", "two", "three"]
-    assert texts(found.validation) == ["four"]
+    assert texts(only(found.validation)) == ["four"]
     assert found.test is None
     assert list(found.splits()) == ["train", "validation"]
 
@@ -48,14 +55,26 @@ def test_local_folder(tmp_path: Path, config: Make) -> None:
         csv(tmp_path / name, name)
     found = sources.resolve(config(path=tmp_path))
     assert texts(found.train) == ["train-00000.csv", "train-00001.csv"]
-    assert texts(found.validation) == ["val_1.csv"]
+    assert texts(only(found.validation)) == ["val_1.csv"]
     assert found.test is None  # a test split often has no labels: only when it is asked for
     assert texts(sources.resolve(config(path=tmp_path, test="test")).test) == ["test.csv"]
     other = csv(tmp_path / "other.csv", "own file")
-    assert texts(sources.resolve(config(path=tmp_path, validation=other)).validation) == ["own file"]
+    assert texts(only(sources.resolve(config(path=tmp_path, validation=other)).validation)) == ["own file"]
     assert "holds no file extra*" in fault(DataError, config(path=tmp_path, validation="extra"))
     csv(tmp_path / "train.tsv", "x")
     assert "several formats" in fault(DataError, config(path=tmp_path))
+
+
+def test_several_validation_sets(tmp_path: Path, config: Make) -> None:
+    train, own, other = (csv(tmp_path / f"{name}.csv", name) for name in ("train", "own", "other"))
+    found = sources.resolve(config(train=train, validation={"own": str(own), "far": str(other)}, test=other))
+    assert {name: texts(split) for name, split in found.validation.items()} == {"own": ["own"], "far": ["other"]}
+    assert list(found.splits()) == ["train", "validation.own", "validation.far", "test"]
+    said = fault(DataError, config(train=train, validation={"own": str(own), "far": "no/such.csv"}))
+    assert said == f"no/such.csv: no such file (looked from {Path.cwd()})"
+    assert fault(ConfigError, config(train=train, validation={"own": "dev"})).startswith("data.validation.own: 'dev'")
+    named = sources.resolve(config(path="builtin:sms", validation={"own": "validation", "last": "test"}))
+    assert texts(named.validation["last"]) == [text for text, _ in builtin.sms("test")]
 
 
 @pytest.mark.parametrize("parted", [True, False])
@@ -64,7 +83,7 @@ def test_folder_from_save_to_disk(tmp_path: Path, config: Make, parted: bool) ->
     (datasets.DatasetDict({"train": rows, "dev": rows}) if parted else rows).save_to_disk(tmp_path / "saved")
     found = sources.resolve(config(path=tmp_path / "saved"))
     assert texts(found.train) == ["one", "two"]
-    assert (found.validation is not None) == parted
+    assert list(found.validation) == ([""] if parted else [])
 
 
 def test_hub_dataset(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +102,7 @@ def test_hub_dataset(config: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.train.label_names == {"label": ["no", "yes"]}
     block = next(found.train.blocks())
     assert isinstance(block, Block) and block.place(1) == "some/set, train, row 2"
-    assert found.validation is not None and found.test is None
+    assert list(found.validation) == [""] and found.test is None
     assert texts(sources.resolve(config(path="some/set", train="train[:50%]")).train) == ["one"]
     assert asked[-1] == ("some/set", None, None, "train[:50%]")
     assert "has no split 'tset'; it has: train, validation, test" in fault(
@@ -102,10 +121,11 @@ def test_hub_dataset_that_cannot_be_had(config: Make, monkeypatch: pytest.Monkey
 
 
 def test_builtin(config: Make) -> None:
-    found = sources.resolve(config(path="builtin:sms", text=(), label=None, test="test"))
-    assert (found.text, found.label) == (["text"], "label")
+    made = config(path="builtin:sms", text=(), label=None, test="test")
+    found, task = sources.resolve(made), Classification()
+    assert (task.input_columns(made), task.target_columns(made)) == (["text"], ["label"])
     assert texts(found.train) == [text for text, _ in builtin.sms("train")]
-    assert texts(found.validation) == [text for text, _ in builtin.sms("validation")]
+    assert texts(only(found.validation)) == [text for text, _ in builtin.sms("validation")]
     assert texts(found.test) == [text for text, _ in builtin.sms("test")]
 
 
@@ -114,10 +134,6 @@ def test_builtin(config: Make) -> None:
     [
         (ConfigError, {}, "data.train: no training data is named"),
         (ConfigError, {"train": "train"}, "data.train: 'train' is no file"),
-        (ConfigError, {"train": "a.csv", "text": ()}, "data.text: name the one or two columns"),
-        (ConfigError, {"train": "a.csv", "text": ("a", "b", "c")}, "data.text: name the one or two columns"),
-        (ConfigError, {"train": "a.csv", "label": None}, "data.label: name the one column"),
-        (ConfigError, {"train": "a.csv", "label": "text"}, "named twice"),
         (ConfigError, {"path": "builtin:smss"}, "there is builtin:sms"),
         (ConfigError, {"path": "builtin:sms", "revision": "v1"}, "data.revision"),
         (DataError, {"path": "builtin:sms", "train": "tran"}, "has no split 'tran'"),
@@ -128,6 +144,24 @@ def test_builtin(config: Make) -> None:
 )
 def test_faults(config: Make, kind: type[Exception], keys: dict[str, Any], said: str) -> None:
     assert said in fault(kind, config(**keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"text": ()}, "data.text: name the one or two columns"),
+        ({"text": ("a", "b", "c")}, "data.text: name the one or two columns"),
+        ({"text": ("a", "a")}, "data.text: name the one or two columns"),
+        ({"label": None}, "data.label: name the one column"),
+        ({"label": ("a", "b")}, "data.label: name the one column"),
+        ({"label": "text"}, "named twice"),
+    ],
+)
+def test_faulty_columns(tmp_path: Path, config: Make, tokenizer: Any, keys: dict[str, Any], said: str) -> None:
+    made, task = config(train=csv(tmp_path / "a.csv", "one", "two"), **keys), Classification()
+    task.begin(made, tokenizer, 8)
+    with pytest.raises(ConfigError, match=said):
+        tokens.load(made, sources.resolve(made), task)
 
 
 def test_fingerprint_follows_the_content(tmp_path: Path, config: Make) -> None:
@@ -145,6 +179,37 @@ def test_fingerprint_follows_the_content(tmp_path: Path, config: Make) -> None:
         splits.DatasetSplit(rows.add_column("n", [1]), "x").fingerprint()
         != splits.DatasetSplit(rows, "x").fingerprint()
     )
+
+
+def test_a_dataset_that_a_program_made_is_known_by_its_content() -> None:
+    def mark(rows: datasets.Dataset, name: str = "train") -> str:
+        return splits.DatasetSplit(rows, name, made=True).fingerprint()
+
+    def make(**columns: list[Any]) -> datasets.Dataset:
+        return datasets.Dataset.from_dict({"text": ["one", "two"], "label": [0, 1], **columns})
+
+    base, rows = mark(make()), datasets.Dataset.from_list([{"text": "one", "label": 0}, {"text": "two", "label": 1}])
+    filtered = make(text=["one", "one"]).map(lambda row, at: {"text": ["one", "two"][at]}, with_indices=True)
+    assert mark(make()) == mark(rows) == mark(filtered) == mark(make(), "other") == base, "however it came about"
+    assert mark(make().with_format("numpy")) == base
+    others = [
+        make(text=["one", "tow"]),
+        make(label=[0, 0]),
+        make(more=[1, 2]),
+        make().select([1, 0]),
+        make().select([0]),
+        make().cast_column("label", datasets.ClassLabel(names=["no", "yes"])),
+        make(text=["one", "\U0001f600"]),
+    ]
+    assert len({base, *map(mark, others)}) == len(others) + 1
+
+
+def test_lists_of_named_classes_keep_their_names() -> None:
+    kinds = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=["joy", "fear", "awe"]))}
+    )
+    rows = datasets.Dataset.from_dict({"text": ["one"], "label": [[0, 2]]}, features=kinds)
+    assert splits.DatasetSplit(rows, "train").label_names == {"label": ["joy", "fear", "awe"]}
 
 
 def test_jsonl_split(tmp_path: Path, config: Make) -> None:

@@ -24,9 +24,9 @@ def test_stratified(counts: list[int], fraction: float) -> None:
 
 def test_seeded_and_complete() -> None:
     rows = datasets.Dataset.from_dict({"labels": [0, 1, 1, 0] * 25, "row": list(range(100))})
-    train, validation = split_off(rows, 0.2, 7)
+    train, validation = split_off(rows, 0.2, 7, stratified=True)
     assert sorted([*train["row"], *validation["row"]]) == list(range(100)) and len(validation) == 20
-    again, other = split_off(rows, 0.2, 7)[1], split_off(rows, 0.2, 8)[1]
+    again, other = (split_off(rows, 0.2, seed, stratified=True)[1] for seed in (7, 8))
     assert list(again["row"]) == list(validation["row"]) != list(other["row"])
 
 
@@ -37,4 +37,16 @@ def test_the_same_rows_for_ever() -> None:
 
 def test_too_few_rows() -> None:
     with pytest.raises(DataError, match=r"too small .* data\.validation"):
-        split_off(datasets.Dataset.from_dict({"labels": [0, 1, 2]}), 0.5, 1)
+        split_off(datasets.Dataset.from_dict({"labels": [0, 1, 2]}), 0.5, 1, stratified=True)
+
+
+def test_without_strata_any_rows_go_and_a_column_of_any_type_will_do() -> None:
+    labels = [0.5] * 3 + [float(n) for n in range(97)]
+    rows = datasets.Dataset.from_dict({"labels": labels, "row": list(range(100))})
+    train, validation = split_off(rows, 0.25, 7, stratified=False)
+    assert len(validation) == 25 and sorted([*train["row"], *validation["row"]]) == list(range(100))
+    assert list(validation["row"]) == validation_rows(np.zeros(100, np.int64), 0.25, 7).tolist()
+    lists = datasets.Dataset.from_dict({"labels": [[0, 1], [1]] * 5})
+    assert len(split_off(lists, 0.2, 7, stratified=False)[1]) == 2
+    with pytest.raises(DataError, match=r"too small .* data\.validation"):
+        split_off(rows.select([0]), 0.5, 1, stratified=False)

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from isostep.data import files, sources, token_cache, tokens
 from isostep.errors import ConfigError, DataError
+from isostep.tasks import Classification, Encoded, MultiLabel, Regression, Task
 
 Make = Callable[..., Any]
 TEXTS = ["the cat sat", "a dog ran far away and then some more", "", "on the mat", "the dog", "null"] * 5
@@ -33,8 +34,22 @@ def write(path: Path, texts: list[str] = TEXTS, labels: list[Any] = LABELS, seco
     return path
 
 
+def begun(task: Task, config: Any, tokenizer: Any, max_length: int = 6) -> Task:
+    task.begin(config, tokenizer, max_length)
+    return task
+
+
 def load(config: Any, tokenizer: Any, max_length: int = 6) -> tokens.TokenizedData:
-    return tokens.load(config, sources.resolve(config), tokenizer, max_length)
+    task = begun(Classification(), config, tokenizer, max_length)
+    made = tokens.load(config, sources.resolve(config), task)
+    assert made.labels == task.labels
+    return made
+
+
+def validation(made: tokens.TokenizedData) -> datasets.Dataset:
+    """The only validation set."""
+    assert list(made.validation) == ["eval"]
+    return made.validation["eval"]
 
 
 def first(batch: Any) -> dict[str, list[int]]:
@@ -74,9 +89,9 @@ def test_as_row_by_row(
     names = ["input_ids", "token_type_ids"] if typed else ["input_ids"]
     assert set(got.train.column_names) == {*names, "labels"}
     for name in names:
-        assert list(got.train[name]) == list(got.validation[name]) == [row[name] for row in cut]
+        assert list(got.train[name]) == list(validation(got)[name]) == [row[name] for row in cut]
     assert list(got.train["labels"]) == [got.labels.values.index(label) for label in LABELS]
-    assert got.summary["rows"] == {"train": 30, "validation": 30}
+    assert got.summary["rows"] == {"train": 30, "eval": 30}
     assert got.summary["files"]["train"] == {
         "rows": 30,
         "tokens": sum(len(row["input_ids"]) for row in cut),
@@ -105,12 +120,12 @@ def test_validation_is_split_off(tmp_path: Path, config: Make, tokenizer: Any, c
     path = write(tmp_path / "a.jsonl", labels=["no", "no", "yes"] * 10)
     with caplog.at_level(logging.INFO, "isostep"):
         got = load(config(train=path, validation_fraction=0.2), tokenizer)
-    assert (len(got.train), len(got.validation)) == (24, 6)
-    assert list(got.validation["labels"]).count(1) == 2
+    assert (len(got.train), len(validation(got))) == (24, 6)
+    assert list(validation(got)["labels"]).count(1) == 2
     whole = load(config(train=path, validation=path), tokenizer).train
-    assert sorted(map(str, [*got.train, *got.validation])) == sorted(map(str, whole))
+    assert sorted(map(str, [*got.train, *validation(got)])) == sorted(map(str, whole))
     assert "6 of the 30 training rows are split off" in caplog.text
-    assert list(load(config(train=path, validation_fraction=0.2), tokenizer).validation) == list(got.validation)
+    assert list(validation(load(config(train=path, validation_fraction=0.2), tokenizer))) == list(validation(got))
 
 
 def test_second_start_does_no_work(tmp_path: Path, config: Make, tokenizer: Any, monkeypatch: Any) -> None:
@@ -120,8 +135,9 @@ def test_second_start_does_no_work(tmp_path: Path, config: Make, tokenizer: Any,
     second = load(made, Forbidden(tokenizer))
     assert second.summary == {**first.summary, "reused": True} and not first.summary["reused"]
     assert second.labels == first.labels
-    for name in ("train", "validation", "test"):
+    for name in ("train", "test"):
         assert list(getattr(second, name)) == list(getattr(first, name))
+    assert list(validation(second)) == list(validation(first))
 
 
 def test_what_the_fingerprint_follows(tmp_path: Path, config: Make, tokenizer: Any) -> None:
@@ -130,7 +146,7 @@ def test_what_the_fingerprint_follows(tmp_path: Path, config: Make, tokenizer: A
 
     def key(tokenizer: Any = tokenizer, max_length: int = 6, **data: Any) -> str:
         made = config(**{"train": path, **data})
-        return tokens.fingerprint(made, sources.resolve(made), tokenizer, max_length)
+        return tokens.fingerprint(made, sources.resolve(made), begun(Classification(), made, tokenizer, max_length))
 
     base = key()
     tokenizer(["a dog ran far away"], truncation=True, max_length=2, padding="max_length")
@@ -158,6 +174,67 @@ def test_what_the_fingerprint_follows(tmp_path: Path, config: Make, tokenizer: A
     tokenizer.model_input_names = ["input_ids"]
     keys.append(key())
     assert len(set(keys)) == len(keys)
+
+
+def test_the_fingerprint_follows_the_methods_that_a_task_replaces(tmp_path: Path, config: Make, tokenizer: Any) -> None:
+    path = write(tmp_path / "a.jsonl")
+    made = config(train=path, validation=path)
+
+    class Other(Classification):
+        def targets(self, block: Any, encoded: Any) -> list[int]:
+            return [1 - index for index in super().targets(block, encoded)]
+
+    class Shouting(Classification):
+        def encode(self, block: Any) -> Encoded:
+            return super().encode(block)._replace(truncated=0)
+
+    class Weighted(Classification):
+        def item_losses(self, logits: Any, labels: Any) -> Any:
+            return 2 * super().item_losses(logits, labels)
+
+    def key(task: Task) -> str:
+        return tokens.fingerprint(made, sources.resolve(made), begun(task, made, tokenizer))
+
+    base = key(Classification())
+    assert key(Weighted()) == base, "a loss is none of the tokens' business"
+    assert len({base, key(Other()), key(Shouting()), key(Regression()), key(MultiLabel())}) == 5
+    task = begun(Other(), made, tokenizer)
+    swapped = tokens.load(made, sources.resolve(made), task)
+    plain = load(made, tokenizer)
+    assert list(swapped.train["labels"]) == [1 - label for label in plain.train["labels"]], "not from the other's cache"
+
+
+def test_several_validation_sets_stand_under_their_names(tmp_path: Path, config: Make, tokenizer: Any) -> None:
+    train, test = write(tmp_path / "a.jsonl"), write(tmp_path / "t.jsonl", TEXTS[:4], LABELS[:4])
+    own, other = write(tmp_path / "b.jsonl", TEXTS[:7], LABELS[:7]), write(tmp_path / "c.jsonl", ["a"], ["yes"])
+    made = load(config(train=train, validation={"own": str(own), "other": str(other)}, test=test), tokenizer)
+    assert list(made.validation) == ["eval/own", "eval/other"]
+    assert list(made.validation["eval/own"]) == list(made.train)[:7] and len(made.train) == 30
+    assert list(made.validation["eval/other"]["labels"]) == [1] and list(made.test) == list(made.train)[:4]
+    assert made.summary["rows"] == {"train": 30, "eval/own": 7, "eval/other": 1}
+    assert list(made.summary["files"]) == ["train", "validation.own", "validation.other", "test"]
+    cached = {path.name for path in Path(made.summary["cache"]).glob("*.arrow")}
+    assert cached == {"train.arrow", "validation.own.arrow", "validation.other.arrow", "test.arrow"}
+    again = load(config(train=train, validation={"other": str(other), "own": str(own)}, test=test), tokenizer)
+    assert list(again.validation) == ["eval/other", "eval/own"] and len(again.validation["eval/own"]) == 7
+    (tmp_path / "c.jsonl").write_text('{"text": "a", "label": "maybe"}')
+    with pytest.raises(DataError, match=r"c\.jsonl:1: label 'maybe'"):
+        load(config(train=train, validation={"own": str(own), "other": str(other)}), tokenizer)
+
+
+def test_numbers_are_split_off_without_strata(tmp_path: Path, config: Make, tokenizer: Any, caplog: Any) -> None:
+    numbers = [float(n) for n in range(30)]
+    made = config(train=write(tmp_path / "a.jsonl", labels=numbers), validation_fraction=0.2)
+    with caplog.at_level(logging.INFO, "isostep"):
+        got = tokens.load(made, sources.resolve(made), begun(Regression(), made, tokenizer))
+    assert got.labels is None and got.summary["files"]["train"]["label_counts"] == {}
+    assert (len(got.train), len(validation(got))) == (24, 6)
+    assert sorted([*got.train["labels"], *validation(got)["labels"]]) == numbers
+    assert "6 of the 30 training rows are split off (data.validation_fraction 0.2, seed 7)" in caplog.text
+    listed = config(train=write(tmp_path / "b.jsonl", labels=[["a"], ["b", "a"], []] * 10), validation_fraction=0.2)
+    several = tokens.load(listed, sources.resolve(listed), begun(MultiLabel(), listed, tokenizer))
+    assert (len(several.train), len(validation(several))) == (24, 6)
+    assert several.summary["files"]["train"]["label_counts"] == {"a": 20, "b": 10}
 
 
 @pytest.mark.parametrize("damage", ["cut", "meta", "no meta", "gone"])
@@ -238,11 +315,11 @@ def test_first_rows_only(tmp_path: Path, config: Make, tokenizer: Any, limit: in
     monkeypatch.setattr(files, "BLOCK_ROWS", 7)
     path = write(tmp_path / "a.jsonl", labels=["b", "c"] * 14 + ["c", "a"])
     got = load(config(train=path, validation=path, max_train_examples=limit), tokenizer)
-    assert list(got.train) == list(got.validation)[:limit] and len(got.validation) == 30
+    assert list(got.train) == list(validation(got))[:limit] and len(validation(got)) == 30
     assert got.labels.values == ["a", "b", "c"]  # of the whole file
     found = sources.resolve(config(train=path))
-    assert list(tokens.training_texts(found, limit)) == TEXTS[:limit]
-    assert list(tokens.training_texts(found, None)) == TEXTS
+    assert list(tokens.training_texts(found, ["text"], limit, Classification())) == TEXTS[:limit]
+    assert list(tokens.training_texts(found, ["text"], None, Classification())) == TEXTS
 
 
 def test_empty_texts_are_kept_and_said_once(tmp_path: Path, config: Make, tokenizer: Any, caplog: Any) -> None:
@@ -312,13 +389,16 @@ MEASURE = """
 import resource, sys
 from types import SimpleNamespace
 from isostep.data import sources, tokens
+from isostep.tasks import Classification
 from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 def peak(path):
     data = SimpleNamespace(path=None, train=path, validation=sys.argv[2], test=None, text=("text",), label="label")
     data.max_train_examples = None
-    config = SimpleNamespace(data=data, run=SimpleNamespace(seed=1), task=SimpleNamespace(kind="classification"))
-    made = tokens.load(config, sources.resolve(config), tokenizer, 64)
+    kind = SimpleNamespace(kind="classification", multi_label=False)
+    config, task = SimpleNamespace(data=data, run=SimpleNamespace(seed=1), task=kind), Classification()
+    task.begin(config, tokenizer, 64)
+    made = tokens.load(config, sources.resolve(config), task)
     tokens.lengths(made.train)
     return len(made.train), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 small, big = peak(sys.argv[2]), peak(sys.argv[3])

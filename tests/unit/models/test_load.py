@@ -15,8 +15,9 @@ from transformers import AutoModelForSequenceClassification
 from isostep.config import Config
 from isostep.data.labels import Labels
 from isostep.errors import ConfigError
-from isostep.models.load import freeze_unused, load_classifier, load_model, set_dropout
+from isostep.models.load import freeze_unused, load_model, load_trained, set_dropout
 from isostep.models.tokenizer import load_tokenizer
+from isostep.tasks import Classification
 
 FAMILIES = ["bert", "roberta", "distilbert", "llama"]
 
@@ -24,7 +25,13 @@ FAMILIES = ["bert", "roberta", "distilbert", "llama"]
 def load(config: Config, labels: Labels, seed: int = 0) -> Any:
     tokenizer = load_tokenizer(config, lambda: iter(["a man is here", "a man was there"] * 3), Path("unused"))
     torch.manual_seed(seed)
-    return load_model(config, labels, tokenizer)
+    return load_model(config, classification(labels), tokenizer)
+
+
+def classification(labels: Labels) -> Classification:
+    task = Classification()
+    task.labels = labels
+    return task
 
 
 def head(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -64,7 +71,7 @@ def test_another_number_of_labels_gets_a_new_head_from_the_seed(
     folder = saved("bert", num_labels=2)
     with caplog.at_level(logging.INFO, "isostep"):
         one, same, other = (load(made(folder), three, seed) for seed in (5, 5, 6))
-    assert "newly initialised: classifier.bias, classifier.weight (3 labels)" in caplog.text
+    assert "newly initialised: classifier.bias, classifier.weight" in caplog.text
     assert one.config.num_labels == 3 and head(one)["classifier.weight"].shape == (3, 32)
     assert torch.equal(head(one)["classifier.weight"], head(same)["classifier.weight"])
     assert not torch.equal(head(one)["classifier.weight"], head(other)["classifier.weight"])
@@ -194,11 +201,11 @@ def test_loading_prints_nothing(
 
 def test_classifier_is_never_made_up(saved: Callable[..., Path], made: Callable[..., Config]) -> None:
     folder = saved("bert", num_labels=3)
-    assert not load_classifier(made(folder)).training
+    assert not load_trained(made(folder), Classification.auto_class).training
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     model.bert.save_pretrained(folder)
-    with pytest.raises(ConfigError, match=r"no trained classifier: it lacks classifier.bias"):
-        load_classifier(made(folder))
+    with pytest.raises(ConfigError, match=r"no trained model of this task: it lacks classifier.bias"):
+        load_trained(made(folder), Classification.auto_class)
 
 
 def test_tiny_is_the_same_for_the_same_seed(made: Callable[..., Config], three: Labels, tmp_path: Path) -> None:
@@ -207,7 +214,7 @@ def test_tiny_is_the_same_for_the_same_seed(made: Callable[..., Config], three: 
     models = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        models.append(load_model(config, three, tokenizer).state_dict())
+        models.append(load_model(config, classification(three), tokenizer).state_dict())
     assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
     assert not torch.equal(models[0]["classifier.weight"], models[2]["classifier.weight"])
 

@@ -9,13 +9,16 @@ import pytest
 import torch
 from sklearn import metrics
 
+from isostep.data.labels import Labels
+from isostep.errors import ConfigError
 from isostep.tasks import Classification
 from isostep.tasks.base import at_least_fp32
 
 
 def task(classes: int, pad: int = 7) -> Classification:
     made = Classification()
-    made.bind(SimpleNamespace(pad_token_id=pad), SimpleNamespace(values=list(range(classes))))
+    made.begin(None, SimpleNamespace(pad_token_id=pad), 16)
+    made.labels = Labels.of(list(range(classes)))
     return made
 
 
@@ -63,7 +66,7 @@ def test_item_losses_of_a_wrong_shape_are_named():
             return super().item_losses(logits, labels).mean()
 
     wrong = Mean()
-    with pytest.raises(ValueError, match=r"Mean.item_losses gave shape \(\) for 2 items"):
+    with pytest.raises(ConfigError, match=r"Mean.item_losses gave shape \(\) for 2 items"):
         wrong.forward(
             lambda **_: SimpleNamespace(logits=torch.zeros(2, 3)), {"inputs": {}, "labels": torch.zeros(2).long()}
         )

@@ -29,7 +29,7 @@ def config(tmp_path, *overrides):
 
 
 def test_rows_are_json_lines_at_once_and_a_cut_off_line_is_left_out(tmp_path):
-    record = Record(tmp_path, 1)
+    record = Record(tmp_path, 1, "eval")
     record.begin(None)
     record.row({"step": 1, "train/loss": 0.5, "train/grad_norm": float("nan")})
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "train/loss": 0.5, "train/grad_norm": null}\n'
@@ -48,7 +48,7 @@ def test_history_takes_the_training_side_from_its_own_evaluation_or_else_from_th
         {"step": 4, "train/loss": 1.0, "eval/loss": 1.5, "eval/train/loss": 0.9, "eval/train/accuracy": 0.8,
          "examples_seen": 32},
     ]  # fmt: skip
-    assert history(rows) == {
+    assert history(rows, "eval") == {
         "steps": [2, 4],
         "train_losses": [2.0, 0.9],
         "val_losses": [2.5, 1.5],
@@ -56,7 +56,7 @@ def test_history_takes_the_training_side_from_its_own_evaluation_or_else_from_th
         "val_accs": [0.5, None],
         "examples_seen": 32,
     }
-    assert history([])["examples_seen"] == 0
+    assert history([], "eval")["examples_seen"] == 0
 
 
 def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_folder_is_claimed_anew_continued_finished_or_refused(tmp_path):
     store_config(folder, config(tmp_path, "--optim.lr", "0.3"))
     assert claim(folder, config(tmp_path, "--optim.lr", "0.1")) == (False, 0)
     store_config(folder, config(tmp_path, "--optim.lr", "0.1"))
-    record = Record(folder, 2)
+    record = Record(folder, 2, "eval")
     record.begin(None)
     record.row({"step": 1})
     record.status("running", TrainState(step=1))
@@ -109,14 +109,14 @@ def test_a_record_goes_on_from_a_step_with_the_rows_up_to_it_as_they_were(tmp_pa
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(lines))
     (tmp_path / "best").mkdir()
-    record = Record(tmp_path, 1)
+    record = Record(tmp_path, 1, "eval")
     assert path.read_text() == "".join(lines), "nothing is touched before the run begins"
     record.begin(2)
     record.row({"step": 3, "b": 5})
     record.close()
     assert path.read_text() == lines[0] + lines[1] + '{"step": 3, "b": 5}\n'
     assert (tmp_path / "best").exists()
-    anew = Record(tmp_path, 1)
+    anew = Record(tmp_path, 1, "eval")
     anew.begin(None)
     anew.close()
     assert path.read_text() == "" and not (tmp_path / "best").exists()

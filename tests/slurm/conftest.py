@@ -1,0 +1,28 @@
+"""One cluster for all tests; skipped, with the reason, where none can be started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster import Cluster, running, why_not
+from jobs import Jobs
+from launch import LAUNCH
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    if reason := why_not():
+        pytest.skip(reason)
+    with running(tmp_path_factory.mktemp("slurm") / "cluster") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def jobs(cluster: Cluster, tmp_path_factory) -> Jobs:
+    work: Path = tmp_path_factory.mktemp("jobs")
+    launch = work / "accelerate.yaml"
+    launch.write_text(yaml.safe_dump({**LAUNCH, "rdzv_backend": "c10d", "same_network": True, "num_processes": 1}))
+    return Jobs(cluster, work, launch, sys.executable)

@@ -1,0 +1,103 @@
+"""slurm/*.sbatch on a real two-node cluster: stopped in every way there is, the run ends as if it had not been."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from wandb_file import run_ids
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def clean(jobs):
+    """The same run, never interrupted."""
+    job = jobs.submit("clean", "--nodes=2")
+    assert job.ends() == "COMPLETED", job.text()
+    return job
+
+
+def assert_as_if_nothing_had_happened(clean, job) -> None:
+    ours, theirs = clean.weights(), job.weights()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert [row["step"] for row in job.rows()] == [row["step"] for row in clean.rows()] == list(range(1, 421))
+
+
+def test_stopped_by_time_limit_signals_preemption_and_a_lost_node_it_ends_as_if_nothing_had_happened(
+    cluster, jobs, clean
+):
+    job = jobs.submit("stopped", "--nodes=2", "--time=1", "--signal=USR1@25", **{"track.wandb": "offline"})
+    # 1. the time limit, of which the signal comes 25 seconds before; then a longer one
+    job.trains_on()
+    job.requeued()
+    cluster.run("scontrol", "update", f"JobId={job.number}", "TimeLimit=30")
+    # 2. a signal to all processes, and one to the batch shell alone
+    for more in ([], ["--batch"]):
+        job.trains_on()
+        cluster.run("scancel", "--signal=USR1", *more, job.number)
+        job.requeued()
+    # 3. a job of a partition that comes first takes both nodes
+    job.trains_on()
+    urgent = cluster.run("sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null",
+                         "--wrap", "srun sleep 2")  # fmt: skip
+    job.until(lambda: cluster.state(urgent) == "COMPLETED")
+    job.requeued()
+    # 4. a node's network goes: nobody is told, SLURM notices and starts the job again when the node is back
+    job.trains_on(30)
+    cluster.cut("iso2")
+    job.until(lambda: job.state() == "PENDING")
+    cluster.heal("iso2")
+    job.requeued()
+    assert job.ends() == "COMPLETED", job.text()
+    assert (job.status()["state"], job.status()["restarts"], cluster.restarts(job.number)) == ("completed", 5, 5)
+    assert_as_if_nothing_had_happened(clean, job)
+    assert len(run_ids(job.folder)) == 1, "one W&B run throughout"
+
+
+def test_a_cancelled_job_stays_cancelled_and_the_same_line_goes_on(cluster, jobs, clean):
+    job = jobs.submit("cancelled", "--nodes=2")
+    job.trains_on()
+    cluster.run("scancel", job.number)
+    assert job.ends() == "CANCELLED"
+    time.sleep(3)
+    assert job.state() == "CANCELLED"
+    assert job.status()["state"] == "preempted", "it had time to save"
+    again = jobs.submit("cancelled", "--nodes=2")
+    assert again.ends() == "COMPLETED", again.text()
+    assert_as_if_nothing_had_happened(clean, again)
+
+
+def test_max_requeues_is_an_end(cluster, jobs):
+    job = jobs.submit("bounded", procs=1, env={"MAX_REQUEUES": "1"})
+    job.trains_on()
+    cluster.run("scancel", "--signal=USR1", job.number)
+    job.requeued()
+    job.trains_on()
+    cluster.run("scancel", "--signal=USR1", job.number)
+    assert job.ends() == "FAILED"
+    assert "MAX_REQUEUES is 1: given up" in job.text()
+    assert cluster.restarts(job.number) == 1 and job.status()["state"] == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [({"data.max_length": 100_000}, "data.max_length: 100000 is beyond"), ({"optim.lr": "fast"}, "optim.lr: must be")],
+)
+def test_a_mistake_ends_the_job_at_once_with_its_line_in_the_log(cluster, jobs, change, line):
+    job = jobs.submit(f"mistake-{len(line)}", procs=1, **change)
+    assert job.ends() == "FAILED"
+    assert line in job.text() and cluster.restarts(job.number) == 0
+
+
+def test_a_sweep_is_one_run_a_seed_each_stopped_and_finished_on_its_own(cluster, jobs):
+    array = jobs.submit("sweep", "--array=0-2", script="sweep.sbatch", procs=1, env={"SWEEP_NAME": "seeds"},
+                        **{"run.name": None, "train.max_steps": 150})  # fmt: skip
+    folders = [jobs.work / "runs" / f"seeds-{seed}" for seed in range(3)]
+    second = f"{array.number}_1"
+    array.until(lambda: (folders[1] / "metrics.jsonl").exists())
+    cluster.run("scancel", "--signal=USR1", second)
+    array.until(lambda: cluster.state(second) == "PENDING")
+    cluster.run("scontrol", "update", f"JobId={second}", "StartTime=now")
+    array.until(lambda: all(cluster.state(f"{array.number}_{seed}") == "COMPLETED" for seed in range(3)), 240)
