@@ -171,11 +171,6 @@ FAULTS = [
         "[1-full]",
     ),
     Mutant(
-        "save without asking how much room there is", "src/isostep/checkpoint/saving.py",
-        "if need > have:", "if False:",
-        "tests/faults/test_saves.py::test_p5_a_full_disk_is_one_line_and_the_checkpoint_before_it_is_intact",
-    ),
-    Mutant(
         "leave a failed save's files", "src/isostep/checkpoint/saving.py",
         "shutil.rmtree(made, ignore_errors=True)", "pass",
         "tests/faults/test_saves.py::test_p5_a_save_that_fails_on_one_rank_fails_on_all_and_the_one_before_is_intact"
@@ -220,7 +215,7 @@ FAULTS = [
     Mutant(
         "unpickle a checkpoint", "src/isostep/checkpoint/contents.py",
         '        with safe_open(path, framework="pt") as file:',
-        '        torch.load(path, weights_only=False) if path.read_bytes()[:1] == b"\\x80" else None\n'
+        '        __import__("pickle").loads(path.read_bytes()) if path.read_bytes()[:1] == b"\\x80" else None\n'
         '        with safe_open(path, framework="pt") as file:',
         "tests/faults/test_saves.py::test_p10_no_file_of_a_checkpoint_is_unpickled_even_with_a_manifest_that_vouches_"
         "for_it[optimizer.safetensors]",
