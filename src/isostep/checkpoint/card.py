@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from isostep.config.syntax import dump
+from isostep.track.redaction import redact
 
 if TYPE_CHECKING:
     from isostep.config import Config
@@ -33,7 +34,7 @@ def model_card(
     optimizer step of these weights, `command` the program and its arguments. Paths are written relative to the working
     folder, or as bare names where they lie elsewhere: a card is made to be shared.
     """
-    settings = config.to_dict()
+    settings = redact(config.to_dict())
     shown = portable(settings)
     base, name = shown["model"]["path"], shown["run"]["name"]
     lines = [
@@ -55,7 +56,7 @@ def model_card(
         "## Made by",
         "",
         "```bash",
-        shlex.join(portable(list(command))),
+        shlex.join(portable(redact(list(command)))),
         "```",
         "",
         "## Configuration",

@@ -68,7 +68,10 @@ def load(config: Config, sources: Sources, tokenizer: PreTrainedTokenizerBase, m
     key = fingerprint(config, sources, tokenizer, max_length)
     folder, meta, reused = token_cache.obtain(key, lambda made: _write(made, sources, tokenizer, max_length, limit))
     labels = Labels.from_json(meta["labels"])
-    parts = {name: datasets.Dataset.from_file(str(folder / f"{name}.arrow")) for name in sources.splits()}
+    try:
+        parts = {name: datasets.Dataset.from_file(str(folder / f"{name}.arrow")) for name in sources.splits()}
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"the cached tokens {folder} are damaged ({error}); remove that folder") from error
     for name, part in meta["splits"].items():
         _tell(name, part, max_length)
     if "validation" not in parts:
