@@ -59,8 +59,14 @@ def prepare_data(config: Config, ranks: Ranks, stop: Stop) -> tuple[TokenizedDat
 
 
 def digest(data: TokenizedData) -> str:
-    """Differs where ranks would plan different windows or read labels differently."""
+    """Differs where ranks would plan different windows, train on other tokens or read labels differently."""
     state = xxhash.xxh3_64(repr(data.labels).encode())
     for rows in (data.train, data.validation):
         state.update(lengths(rows).tobytes())
+        for name in ("input_ids", "labels"):
+            for chunk in rows.data.column(name).chunks:  # memory-mapped: read once, at the speed of the disk
+                values = chunk.flatten() if name == "input_ids" else chunk
+                state.update(values.to_numpy().tobytes())
+        if rows._indices is not None:  # what .select leaves behind
+            state.update(rows._indices.column(0).to_numpy().tobytes())
     return state.hexdigest()
