@@ -1,4 +1,4 @@
-"""A real SLURM cluster on this machine: slurmctld, munged, and for each node a slurmd in a network namespace of its own.
+"""A real SLURM cluster on this machine: slurmctld, munged, and a slurmd for each node in its own network namespace.
 
 Each node has its own address and host name, so that it can be cut off from the others and be given back. Needs root and
 Debian's slurm-wlm, munge and iproute2.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from isostep.config.syntax import dump
 from isostep.data.files import FORMATS
+from isostep.track.redaction import redact
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
@@ -48,7 +49,7 @@ def model_card(config: Config, task: Task, results: Mapping[str, float], step: i
     bare names where they lie elsewhere: a card is made to be shared. Licence and language are those of the base model's
     own card, where that is at hand.
     """
-    settings = config.to_dict()
+    settings = redact(config.to_dict())
     shown = portable(settings)
     base, name = shown["model"]["path"], shown["run"]["name"]
     lines = [
@@ -71,7 +72,7 @@ def model_card(config: Config, task: Task, results: Mapping[str, float], step: i
         "## Made by",
         "",
         "```bash",
-        shlex.join(portable(list(command))),
+        shlex.join(portable(redact(list(command)))),
         "```",
         "",
         "## Configuration",

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from isostep.durable import sync
+from isostep.models.pretrained import quiet
 
 WEIGHTS = "model.safetensors"
 
@@ -28,8 +29,6 @@ def export(model: nn.Module, tokenizer: PreTrainedTokenizerBase, folder: Path, c
     takes its place and the old is deleted. What a crash leaves of that is put right by `repair`, which each call
     starts with. For one process only, with the bare model (no DDP around it); raises OSError when the disk is full.
     """
-    from isostep.models.pretrained import quiet
-
     repair(folder)
     made, aside = _made(folder), _aside(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

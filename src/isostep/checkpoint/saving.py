@@ -12,8 +12,10 @@ from safetensors import SafetensorError
 
 from isostep.checkpoint import contents, store
 from isostep.checkpoint.contents import Trained
+from isostep.checkpoint.export import repair
 from isostep.checkpoint.store import Entry
 from isostep.errors import CheckpointError, SaveError
+from isostep.track.folder import holds_a_run, stored_config
 
 if TYPE_CHECKING:
     from isostep.train.ranks import Ranks
@@ -105,8 +107,11 @@ class Checkpointer:
 def find(root: Path, resume: str) -> Path | None:
     """The checkpoint that a start goes on from, by run.resume: auto, never, or a checkpoint's path. On rank 0.
 
-    Raises CheckpointError (exit code 6) for a path that can't be used. Checkpoints of the run that are newer than the
-    one asked for are set aside: they belong to another future.
+    A path that config.yaml names already was gone back to by an earlier start: the same command again, after a requeue
+    say, goes on from what has been saved since.
+
+    Raises CheckpointError (exit code 6) for a path that can't be used, or that lies in another run while this folder
+    holds one, too.
     """
     if resume == "never":
         return None
@@ -114,13 +119,38 @@ def find(root: Path, resume: str) -> Path | None:
         store.sweep(root)
         return store.newest_valid(root)
     asked = Path(resume)
-    step = int(store.verify(asked)["step"])
+    if _went_back_before(root, resume):
+        newest = store.newest_valid(root)
+        if newest is not None and (not asked.is_dir() or store.step_of(newest) > int(store.verify(asked)["step"])):
+            return newest
+    store.verify(asked)
     if not (asked / contents.STATE).is_file():
         raise CheckpointError(f"run.resume: {asked} holds no {contents.STATE}")
+    if asked.resolve().parent != root.resolve() and holds_a_run(root.parent):
+        raise CheckpointError(f"run.resume: {asked} is of another run; this one's checkpoints lie in {root}\n"
+                              "to start from its weights, name its best/ or final/ as model.path")  # fmt: skip
+    return asked
+
+
+def _went_back_before(root: Path, resume: str) -> bool:
+    return holds_a_run(root.parent) and stored_config(root.parent).get("run", {}).get("resume") == resume
+
+
+def supersede(root: Path, step: int) -> None:
+    """Set the checkpoints after `step` aside: the run goes on from there, so they belong to another future."""
     for newer in store.checkpoints(root):
         if store.step_of(newer) > step:
             store.set_aside(newer, "superseded")
-    return asked
+
+
+def supersede_best(best: Path, step: int | None) -> Path | None:
+    """Set `best` aside, and say where it is now, unless it was exported at `step`; nothing where there is none."""
+    repair(best)
+    card = best / "README.md"
+    text = card.read_text(encoding="utf-8") if card.is_file() else ""
+    if not best.exists() or f"the weights after optimizer step {step}." in text:
+        return None
+    return store.set_aside(best, "superseded")
 
 
 def _mb(size: int) -> str:

@@ -50,8 +50,10 @@ def export_checkpoint(
 ) -> int:
     """Write the model of a checkpoint of the run into the folder `out`; returns the checkpoint's step.
 
-    `task` is that which was handed to `fit`, where its head is of its own. Nothing in the run folder is touched. Raises ConfigError for a run, a step or a folder that can't be used,
-    CheckpointError where what was asked for is damaged.
+    `task` is that which was handed to `fit`, where its head is of its own. Nothing in the run folder is touched.
+
+    Raises ConfigError for a run, a step or a folder that can't be used, CheckpointError where what was asked for is
+    damaged.
     """
     from isostep.checkpoint.card import model_card
     from isostep.checkpoint.export import export

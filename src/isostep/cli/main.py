@@ -38,8 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(list(sys.argv[1:] if argv is None else argv))
     except IsostepError as error:
+        from isostep.track.redaction import redact
+
         if os.environ.get("RANK", "0") == "0":
-            print(error, file=sys.stderr, flush=True)
+            print(redact(str(error)), file=sys.stderr, flush=True)
         else:
             # the launcher ends all others when the first one leaves: that should be the one that has just told why
             time.sleep(FOLLOWERS_WAIT)

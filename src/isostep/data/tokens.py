@@ -68,7 +68,10 @@ def load(config: Config, sources: Sources, task: Task) -> TokenizedData:
     key = fingerprint(config, sources, task)
     folder, meta, reused = token_cache.obtain(key, lambda made: _write(made, config, sources, task))
     task.labels = Labels.from_json(meta["labels"]) if meta["labels"] is not None else None
-    parts = {name: datasets.Dataset.from_file(str(folder / f"{name}.arrow")) for name in sources.splits()}
+    try:
+        parts = {name: datasets.Dataset.from_file(str(folder / f"{name}.arrow")) for name in sources.splits()}
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigError(f"the cached tokens {folder} are damaged ({error}); remove that folder") from error
     for name, part in meta["splits"].items():
         _tell(name, part, task.max_length)
     train, validation = with_validation(

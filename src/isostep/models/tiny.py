@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, trainer
 from tokenizers.models import WordPiece
 
 from isostep.errors import ConfigError
+from isostep.models.pretrained import brief
 
 if TYPE_CHECKING:
     from transformers import BertConfig, PreTrainedTokenizerBase
@@ -75,7 +76,10 @@ def tiny_tokenizer(texts: Texts, cache: Path) -> PreTrainedTokenizerBase:
                     raise
         finally:
             shutil.rmtree(made, ignore_errors=True)
-    loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    try:
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever the library meets in the folder
+        raise ConfigError(f"the cached tokenizer {folder} is damaged ({brief(error)}); remove that folder") from error
     return loaded
 
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from isostep.data import tokens
-
 from isostep.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from isostep.track.redaction import redact
+
 LOGGER = logging.getLogger("isostep")
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
@@ -25,7 +27,7 @@ def open_log(folder: Path, rank: int) -> None:
     LOGGER.propagate = False
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(folder / "logs" / f"rank-{rank}.log", encoding="utf-8")
-    file.setFormatter(logging.Formatter(FORMAT))
+    file.setFormatter(_Formatter(FORMAT))
     LOGGER.addHandler(file)
     if rank == 0:
         LOGGER.addHandler(_TerminalHandler())
@@ -38,11 +40,17 @@ def close_log() -> None:
     LOGGER.propagate = True
 
 
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text: str = redact(super().format(record))
+        return text
+
+
 class _TerminalHandler(logging.Handler):
     """Plain lines on standard output; above the bar where there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = redact(record.getMessage())
         if record.levelno >= logging.WARNING:
             text = f"warning: {text}"
         encoding = sys.stdout.encoding or "utf-8"

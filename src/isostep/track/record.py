@@ -14,23 +14,31 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from isostep.durable import write_atomically
+from isostep.errors import ConfigError
 from isostep.state import TrainState
+from isostep.track.redaction import redact
 
 Row = dict[str, Any]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics.jsonl; a last line cut off by a crash is left out. No file: no rows."""
+    """The rows of a metrics.jsonl; a last line cut off by a crash is left out. No file: no rows.
+
+    Raises ConfigError for a file that is something else.
+    """
     return [row for _, row in _lines(path)]
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Row]]:
     if not path.exists():
         return
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            if line.endswith("}\n"):
-                yield line, json.loads(line)
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for line in lines:
+                if line.endswith("}\n"):
+                    yield line, json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error})\nput it back, or choose another --run.name") from error
 
 
 def history(rows: list[Row], where: str) -> dict[str, Any]:
@@ -120,7 +128,7 @@ def write_status(
     status = {
         "state": state,
         "step": progress.step,
-        "reason": reason,
+        "reason": redact(reason),
         "exit_code": exit_code,
         "world_size": world_size,
         "restarts": progress.restarts,

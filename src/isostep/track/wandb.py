@@ -6,11 +6,15 @@ import logging
 import netrc
 import os
 import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from urllib.parse import urlparse
 
 from isostep.durable import write_atomically
+from isostep.track.redaction import redact
 
 if TYPE_CHECKING:
     from isostep.config import Config
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("isostep")
 INIT_TIMEOUT = 30.0  # seconds; the client's own default of 90 would hold up a start for that long
+FINISH_TIMEOUT = 30.0  # seconds; the client would else wait for a server that is gone until that one comes back
 
 
 class NullTracker:
@@ -83,7 +88,18 @@ def make_tracker(config: Config, folder: Path, environment: dict[str, Any]) -> N
 
 
 def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return " ".join(redact(str(error)).split())[:200] or type(error).__name__
+
+
+@contextmanager
+def _redacted_arguments() -> Iterator[None]:
+    """The client stores sys.argv when its run starts, and has no setting against it but one against all metadata."""
+    own = sys.argv
+    sys.argv = redact(own)
+    try:
+        yield
+    finally:
+        sys.argv = own
 
 
 class WandbTracker(NullTracker):
@@ -91,21 +107,34 @@ class WandbTracker(NullTracker):
 
     def __init__(self, config: Config, folder: Path, environment: dict[str, Any], mode: Mode) -> None:
         import wandb
+        from wandb.sdk.lib import import_hooks
 
-        self._run: Any = wandb.init(
-            dir=folder,
-            id=run_id(folder),
-            resume="allow",
-            name=config.run.name,
-            project=config.track.project,
-            entity=config.track.entity,
-            group=config.track.group,
-            tags=list(config.track.tags or []),
-            notes=config.track.notes,
-            config={**config.to_dict(), "environment": environment},
-            mode=mode,
-            settings=wandb.Settings(init_timeout=INIT_TIMEOUT, silent=True, console="off"),
+        shown = redact(config.to_dict())
+        track = shown["track"]
+        settings = wandb.Settings(
+            init_timeout=INIT_TIMEOUT,
+            finish_timeout=FINISH_TIMEOUT,  # holds for the end of the process, too
+            finish_timeout_raises=True,
+            silent=True,
+            console="off",
         )
+        with _redacted_arguments():
+            self._run: Any = wandb.init(
+                dir=folder,
+                id=run_id(folder),
+                resume="allow",
+                name=config.run.name,
+                project=track["project"],
+                entity=track["entity"],
+                group=track["group"],
+                tags=track["tags"],
+                notes=track["notes"],
+                config={**shown, "environment": environment},
+                mode=mode,
+                settings=settings,
+            )
+        # its hooks report imports to its service, and an import would raise where that one has died
+        import_hooks.unregister_all_post_import_hooks()
         # the axis is our own step: W&B's starts at 0 in every offline part, and it drops what lies below it
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
@@ -117,7 +146,7 @@ class WandbTracker(NullTracker):
         try:
             self._run.log(values)
         except Exception as error:
-            LOGGER.warning("W&B failed (%s); the run goes on without it, metrics.jsonl has everything", error)
+            LOGGER.warning("W&B failed (%s); the run goes on without it, metrics.jsonl has everything", _brief(error))
             self._run = None
 
     def finish(self, progress: TrainState, exit_code: int) -> None:
@@ -129,4 +158,4 @@ class WandbTracker(NullTracker):
                 self._run.summary["best/step"] = progress.best_step
             self._run.finish(exit_code=exit_code)
         except Exception as error:
-            LOGGER.warning("W&B could not end its run (%s); metrics.jsonl has everything", error)
+            LOGGER.warning("W&B could not end its run (%s); metrics.jsonl has everything", _brief(error))

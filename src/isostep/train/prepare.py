@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import torch
 import xxhash
 
@@ -74,8 +75,14 @@ def prepare_data(config: Config, parts: Parts, ranks: Ranks, stop: Stop) -> Toke
 
 
 def digest(data: TokenizedData) -> str:
-    """Differs where ranks would plan different windows or read labels differently."""
+    """Differs where ranks would plan different windows, train on other tokens or read labels differently."""
     state = xxhash.xxh3_64(repr(data.labels).encode())
     for rows in (data.train, *data.validation.values(), *([data.test] if data.test is not None else [])):
         state.update(lengths(rows).tobytes())
+        for name in ("input_ids", "labels"):
+            for chunk in rows.data.column(name).chunks:  # memory-mapped: read once, at the speed of the disk
+                values = chunk.flatten() if pa.types.is_nested(chunk.type) else chunk
+                state.update(values.to_numpy(zero_copy_only=False).tobytes())
+        if rows._indices is not None:  # what .select leaves behind
+            state.update(rows._indices.column(0).to_numpy().tobytes())
     return state.hexdigest()

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from isostep.checkpoint import store
-from isostep.checkpoint.saving import find
+from isostep.checkpoint.saving import find, supersede
 from isostep.errors import CheckpointError
 
 
@@ -89,8 +89,11 @@ def test_never_and_an_explicit_path(tmp_path):
     root = tmp_path / "checkpoints"
     old = make(root, 5)
     make(root, 10)
+    (tmp_path / "config.yaml").write_text("run: {resume: auto}\n")
     assert find(root, "never") is None
     assert find(root, str(old)) == old
+    assert names(root) == ["step-00000005", "step-00000010"], "nothing is touched before the start is accepted"
+    supersede(root, 5)
     # the newer one belongs to a future that is not this run's any more
     assert names(root) == ["step-00000005", "superseded-step-00000010"]
     with pytest.raises(CheckpointError, match="is missing"):

@@ -122,6 +122,7 @@ def said_by(program: str, given: Any) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_transformers_pipeline_in_a_fresh_process_gives_the_same_logits(
     made: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -157,11 +158,13 @@ TOKENS = """
 import json, sys
 from transformers import pipeline
 folder, texts = json.loads(sys.argv[1])
-said = pipeline("token-classification", model=folder, device="cpu", aggregation_strategy="none", ignore_labels=[])(texts)
+answer = pipeline("token-classification", model=folder, device="cpu", aggregation_strategy="none", ignore_labels=[])
+said = answer(texts)
 print(json.dumps([[[one["entity"], float(one["score"])] for one in row] for row in said]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_task_that_was_handed_in_is_known_by_its_head(
     made: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
