@@ -16,6 +16,7 @@ COMMANDS = {
     "plan": "show what would run and fill the token cache",
     "predict": "answer the rows of a file with a trained model",
     "export": "write a checkpoint as a Hugging Face folder",
+    "doctor": "check environment, devices, ranks, disk, network and tracking",
 }
 FOLLOWERS_WAIT = 3.0  # seconds
 USAGE = "\n".join(
@@ -36,7 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     An error that a user can mend is printed by the first rank alone, without a traceback; every rank returns its code.
     """
     try:
-        return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        try:
+            return _dispatch(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # here, where a reader that left is caught, and not at the interpreter's end
+    except BrokenPipeError:  # `isostep ... | head`: it has read what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except IsostepError as error:
         from isostep.track.redaction import redact
 

@@ -46,7 +46,7 @@ def runs(tmp_path_factory) -> Runs:
     data = {"path": None, "text": ["words"], "label": "tags", "max_length": 8}
     data |= {"train": write(work / "train.jsonl", 80, 0), "validation": write(work / "own.jsonl", 31, 1)}
     config = short(data=data, eval={"metric": "f1", "mode": "max", "every": 5}, train={"epochs": 3})
-    return Runs(work, config, HERE / "token_classification.py")
+    return Runs(work, config, HERE / "tagging.py")
 
 
 def test_p1_the_curve_is_the_same_on_any_number_of_ranks_and_any_token_budget(runs):

@@ -1,4 +1,4 @@
-"""train.py for a task that is handed in: `token_classification.py --config FILE [--section.key value ...]`."""
+"""train.py for a task that is handed in: `tagging.py --config FILE [--section.key value ...]`."""
 
 from __future__ import annotations
 
