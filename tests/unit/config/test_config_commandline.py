@@ -166,7 +166,7 @@ def test_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0 and "predict" in capsys.readouterr().out
     assert main(["--version"]) == 0 and capsys.readouterr().out.startswith("isostep ")
     assert main([]) == 2 and main(["fly"]) == 2
-    assert capsys.readouterr().err == "isostep: no command 'fly'; there are train, plan, predict, export\n"
+    assert capsys.readouterr().err == "isostep: no command 'fly'; there are train, plan, predict, export, doctor\n"
 
 
 def test_help_names_every_key_and_imports_nothing_heavy() -> None:
