@@ -17,8 +17,16 @@ def test_a_rank_that_hangs_is_named_with_its_phase_and_the_run_ends_within_the_t
     assert cut.wait(60) != 0  # the launcher gives the stopped one 30 s more
     assert "rank 1 in step (step 8, silent for" in cut.text(), cut.text()
     assert (cut.folder / "logs" / "rank-0.stacks").stat().st_size > 0
-    assert cut.status()["state"] == "failed"
+    assert cut.status()["state"] == "failed" and cut.status()["reason"].startswith("lost contact with another rank: ")
     assert_as_if_nothing_had_happened(clean(2), start(settings(work, "hang")).finish())
+
+
+def test_an_error_of_one_rank_is_told_from_lost_contact(work, start):
+    """slurm/train.sbatch starts again what lost contact; an error would only come again."""
+    cut = start(settings(work, "own error"), fault={"site": "step", "kind": "raise", "rank": 1, "step": 8})
+    assert cut.wait(60) != 0
+    assert cut.status()["state"] == "failed" and cut.status()["reason"].startswith("rank 1 failed, see its output: ")
+    assert "injected fault" in cut.text()
 
 
 def test_a_loaders_worker_that_fails_is_one_error_that_names_the_rows(work, start):

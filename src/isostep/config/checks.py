@@ -52,6 +52,8 @@ def _run(config: Config) -> Iterator[Problem]:
             f"must be a plain folder name: printable, no '/' or '\\', no leading '.', no spaces around it, "
             f"at most {LONGEST_NAME} bytes (got {show(name)})",
         )
+    if not config.run.root.isprintable():
+        yield Problem("run.root", f"must be a printable path (got {show(config.run.root)})")
 
 
 def _task(config: Config) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ from isostep.track.wandb import NullTracker, make_tracker
 from isostep.train.evaluate import StoppedError
 from isostep.train.parts import Metrics, ModelFactory, OptimizerFactory, Parts, SchedulerFactory
 from isostep.train.prepare import prepare_data
-from isostep.train.ranks import Ranks, start
+from isostep.train.ranks import Ranks, lost_contact, start
 from isostep.train.results import Results
 from isostep.train.resume import resume
 from isostep.train.stop import Stop
@@ -149,7 +149,11 @@ class _Run:
         return claim(self.folder, self.config)
 
     def _record_failure(self, error: BaseException) -> None:
+        lost, failed = lost_contact(error), []
         if self.watch is not None and not isinstance(error, IsostepError):
+            if not lost:
+                self.watch.enter("failure", self.state.step)
+            failed = self.watch.failed()
             # a collective that timed out, say: the others' phases tell who did not come
             self.watch.dump_stacks()
             LOGGER.error("rank %d failed: %s\n%s", self.ranks.rank, error, self.watch.report())
@@ -159,6 +163,9 @@ class _Run:
             if isinstance(error, DivergedError | PreemptedError):
                 state = "diverged" if isinstance(error, DivergedError) else "preempted"
             reason = str(error) or type(error).__name__
+            if lost:  # slurm/train.sbatch starts such a run again, unless another rank has an error of its own
+                cause = f"rank {failed[0]} failed, see its output" if failed else "lost contact with another rank"
+                reason = f"{cause}: {reason}"
             write_status(self.folder, state, self.state, self.ranks.world_size, reason, code)
             self.tracker.finish(self.state, code)
             self.record.close()

@@ -158,6 +158,11 @@ def end_process_group() -> None:
         dist.destroy_process_group()
 
 
+def lost_contact(error: BaseException) -> bool:
+    """Whether a collective failed for want of another rank: one that died, or did not come in time."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
+
+
 def die_with_launcher() -> None:
     """Have Linux kill this rank when its launcher dies: torch's gives each rank a session of its own, and so an orphan
     would train on, with nobody to end it when its peers fail."""

@@ -41,7 +41,7 @@ class Watch:
         self._thread.start()
 
     def enter(self, phase: str, step: int) -> None:
-        """Note that this rank begins `phase` (data, step, evaluation, save, export) at `step`."""
+        """Note that this rank begins `phase` (data, step, evaluation, save, export, failure) at `step`."""
         self._phase, self._step = phase.encode(), step
         self._write()
 
@@ -60,6 +60,11 @@ class Watch:
             silent = f", silent for {now - beat:.0f} s" if now - beat > SILENT else ""
             parts.append(f"rank {rank} in {phase.rstrip(bytes(1)).decode()} (step {step}{silent})")
         return "; ".join(parts)
+
+    def failed(self) -> list[int]:
+        """The ranks that have noted a failure of their own, as far as this node sees it."""
+        phases = [SLOT.unpack_from(self._map, SLOT.size * rank)[1] for rank in range(self.world_size)]
+        return [rank for rank, phase in enumerate(phases) if phase.rstrip(bytes(1)) == b"failure"]
 
     def dump_stacks(self) -> None:
         """Write the stacks of all threads of this rank to logs/rank-N.stacks."""

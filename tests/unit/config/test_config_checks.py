@@ -35,6 +35,7 @@ NAME = (
         (["--run.name", "a\\b"], NAME + '"a\\\\b")'),
         (["--run.name", "a\nb"], NAME + '"a\\nb")'),
         (["--run.name", " a"], NAME + '" a")'),
+        (["--run.root", "a\0b"], 'run.root: must be a printable path (got "a\\u0000b")'),
         (["--run.name", ""], 'run.name: must be a text or null (got "")'),
         (["--task.kind", "causal_lm"], "task.kind: causal_lm is not built yet: classification and regression are"),
         (["--task.kind", "regression", "--task.multi_label", "true"],

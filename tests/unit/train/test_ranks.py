@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from isostep.errors import ConfigError
-from isostep.train.ranks import refuse_slow_precision, resolve_precision
+from isostep.train.ranks import lost_contact, refuse_slow_precision, resolve_precision
 from isostep.train.resume import seed_rank
 
 
@@ -48,3 +48,10 @@ def test_ranks_draw_different_numbers_and_the_same_ones_again():
 
     assert draw(1, 0) == draw(1, 0)
     assert len({tuple(draw(seed, rank)) for seed in (1, 2) for rank in (0, 1, 2)}) == 6
+
+
+def test_contact_is_lost_by_what_collectives_raise_alone():
+    gone = RuntimeError("[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3210")
+    assert lost_contact(gone) and lost_contact(torch.distributed.DistBackendError("NCCL communicator was aborted"))
+    for own in (RuntimeError("CUDA out of memory"), ConfigError("gloo is no precision"), ValueError("gloo")):
+        assert not lost_contact(own)
