@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -108,6 +109,9 @@ class Task(ABC):
         """The classes of rows that come as tokens, whose `labels` are what `collate` takes; None if there are none."""
         return None
 
+    def check_tokenised(self, name: str, rows: datasets.Dataset) -> None:  # noqa: B027 - there may be nothing to check
+        """Raises DataError where `labels` of tokenised rows are not what `collate` takes; the classes are known."""
+
     @abstractmethod
     def encode(self, block: Block) -> Encoded:
         """The inputs of a block's rows as tokens, at most `max_length` a row. Raises DataError naming the row."""
@@ -121,9 +125,13 @@ class Task(ABC):
         raise NotImplementedError
 
     def fingerprint(self) -> list[str]:
-        """What the tokens follow from beside data and tokenizer: the methods that make them, foreign ones by code."""
+        """What the tokens follow from beside data and tokenizer: the methods that make them.
+
+        Foreign ones by their code, and by the plain values (numbers, texts, lists, dicts) of the task and its class. One
+        that reads more, a table in a file say, adds it here.
+        """
         methods = [getattr(type(self), name) for name in ("survey", "encode", "targets")]
-        return [str(self.target_type), *map(_source, methods)]
+        return [str(self.target_type), *map(_source, methods), *_plain_values(self)]
 
     def items(self, rows: datasets.Dataset) -> npt.NDArray[np.int32] | None:
         """(n,) how many items each row counts for; None where each row is one."""
@@ -167,6 +175,22 @@ class Task(ABC):
         if self.labels is None:
             return str(target)
         return f"{self.labels.names[target]} ({target})"
+
+
+def _plain_values(task: Task) -> list[str]:
+    """Those of a foreign task that its methods may read, by name; none of a task of isostep's."""
+    foreign = list(itertools.takewhile(lambda kind: not kind.__module__.startswith("isostep."), type(task).__mro__))
+    found = {name: value for kind in reversed(foreign) for name, value in vars(kind).items()}
+    if foreign:
+        found |= {name: value for name, value in vars(task).items() if name not in ("config", "max_length", "labels")}
+    plain = (str, int, float, list, tuple, dict, set, frozenset)
+    return [f"{name}={_ordered(value)!r}" for name, value in sorted(found.items())
+            if isinstance(value, plain) and not name.startswith("__")]  # fmt: skip
+
+
+def _ordered(value: Any) -> Any:
+    """Sets as sorted lists: their own order differs between processes."""
+    return sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
 
 
 def _source(method: Any) -> str:

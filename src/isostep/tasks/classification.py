@@ -40,10 +40,18 @@ class Classification(TextTask):
         return classes.find(train, self.target_columns(self.config)[0])
 
     def survey_tokenised(self, rows: datasets.Dataset) -> Labels:
-        values = np.asarray(rows.data.column("labels").to_numpy())
-        if values.dtype.kind not in "iu" or values.min() < 0:
-            raise DataError("train: the column 'labels' of tokenised rows must hold the classes' numbers, from 0")
+        values = _numbers("train", rows)
+        if values.max() < 1:
+            raise DataError("train: every label of the tokenised rows is 0; a classifier needs two or more")
         return Labels.of(list(range(int(values.max()) + 1)))
+
+    def check_tokenised(self, name: str, rows: datasets.Dataset) -> None:
+        odd = np.flatnonzero(_numbers(name, rows) >= len(self.labels))
+        if len(odd):
+            raise DataError(
+                f"{name}, row {odd[0] + 1}: label {rows[int(odd[0])]['labels']} is none of the {len(self.labels)} "
+                "classes, which are numbered from 0"
+            )
 
     def targets(self, block: Block, encoded: Encoded) -> list[int]:
         return classes.indices(self.labels, block, self.target_columns(self.config)[0])
@@ -92,6 +100,13 @@ class Classification(TextTask):
             # 0 by definition where all are of one class, which scikit-learn says with a warning too
             "mcc": float(matthews_corrcoef(targets, predictions)) if varied else 0.0,
         }
+
+
+def _numbers(name: str, rows: datasets.Dataset) -> npt.NDArray[np.int64]:
+    values = np.asarray(rows.data.column("labels").to_numpy())
+    if values.dtype.kind not in "iu" or values.min() < 0:
+        raise DataError(f"{name}: the column 'labels' of tokenised rows must hold the classes' numbers, from 0")
+    return values
 
 
 def named(labels: Labels) -> dict[str, Any]:

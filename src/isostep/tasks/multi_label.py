@@ -73,12 +73,16 @@ class MultiLabel(TextTask):
         return Labels.of(sorted(seen))
 
     def survey_tokenised(self, rows: datasets.Dataset) -> Labels:
-        widths = {len(row) for row in rows["labels"]}
-        if len(widths) != 1:
-            raise DataError(
-                f"train: the lists in 'labels' must be of one length, a 0 or 1 for each class (got {widths})"
-            )
-        return Labels.of(list(range(widths.pop())))
+        return Labels.of(list(range(len(rows[0]["labels"]))))
+
+    def check_tokenised(self, name: str, rows: datasets.Dataset) -> None:
+        wanted = len(self.labels)
+        for at, marks in enumerate(rows["labels"], 1):
+            if len(marks) != wanted or not set(marks) <= {0, 1}:
+                raise DataError(
+                    f"{name}, row {at}: 'labels' of tokenised rows must be lists of one length, 0 or 1 for each class "
+                    f"(here {wanted} as in the first row of train; got {str(marks)[:60]})"
+                )
 
     def targets(self, block: Block, encoded: Encoded) -> list[list[int]]:
         columns = self.target_columns(self.config)

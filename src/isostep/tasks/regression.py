@@ -17,6 +17,8 @@ from isostep.tasks.base import Answers, Encoded, logits_of
 from isostep.tasks.text import TextTask
 
 if TYPE_CHECKING:
+    import datasets
+
     from isostep.data.files import Block
 
 
@@ -37,6 +39,12 @@ class Regression(TextTask):
     def targets(self, block: Block, encoded: Encoded) -> list[float]:
         column = self.target_columns(self.config)[0]
         return [_number(value, block, row, column) for row, value in enumerate(block.columns[column])]
+
+    def check_tokenised(self, name: str, rows: datasets.Dataset) -> None:
+        values = np.asarray(rows.data.column("labels").to_numpy())
+        odd = np.flatnonzero(~np.isfinite(values)) if values.dtype.kind in "iuf" else [0]
+        if len(odd):
+            raise DataError(f"{name}, row {odd[0] + 1}: {rows[int(odd[0])]['labels']} in 'labels' is no finite number")
 
     def head(self) -> dict[str, Any]:
         return {"num_labels": 1, "problem_type": "regression"}

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import torch
 from torch import nn
 
 from isostep.data.labels import Labels
 from isostep.data.sources import Sources
 from isostep.data.splits import DatasetSplit
-from isostep.data.tokens import TokenizedData, with_validation
+from isostep.data.tokens import TokenizedData, lengths, with_validation
 from isostep.errors import ConfigError, DataError
 from isostep.models.load import load_model, with_trainable_fp32
 from isostep.tasks import Task
@@ -88,19 +89,36 @@ class Parts:
     def tokenised(self) -> TokenizedData:
         """Rows that were handed in as tokens: input_ids, labels and what else the task's collation takes.
 
-        Raises DataError where a set is empty, a column is missing, or labels are no classes where the task has classes.
+        Raises DataError where a set is empty, a column is missing, tokens are none or too many, or labels are not what
+        the task takes.
         """
-        for name, rows in self.sets().items():
-            if not len(rows):
-                raise DataError(f"{name} is empty: it holds no rows")
-            if missing := {"input_ids", "labels"} - set(rows.column_names):
-                raise DataError(f"{name}: it has no column {sorted(missing)[0]!r}, which tokenised rows need")
         made = {name: _plain(rows) for name, rows in self.sets().items()}
-        train = made.pop("train")
+        for name, rows in made.items():
+            _check_tokens(name, rows, None if self.model else self.task.max_length)
+        train = made["train"]
         self.task.labels = _classes(self.task, train)
+        for name, rows in made.items():
+            self.task.check_tokenised(name, rows)
+        del made["train"]
         sets = {"eval" + name.removeprefix("validation").replace(".", "/", 1): rows for name, rows in made.items()}
         train, sets = with_validation(self.task.config, self.task, train, sets)
         return TokenizedData(train, sets, None, self.task.labels, {})
+
+
+def _check_tokens(name: str, rows: datasets.Dataset, longest: int | None) -> None:
+    """`longest`: the most tokens that the configured model takes; None: what it takes is not known."""
+    if not len(rows):
+        raise DataError(f"{name} is empty: it holds no rows")
+    if missing := {"input_ids", "labels"} - set(rows.column_names):
+        raise DataError(f"{name}: it has no column {sorted(missing)[0]!r}, which tokenised rows need")
+    kind = rows.data.column("input_ids").type
+    if not pa.types.is_nested(kind) or not pa.types.is_integer(kind.value_type):
+        raise DataError(f"{name}: the column 'input_ids' must hold lists of token numbers (it holds {kind})")
+    sizes = lengths(rows)
+    if not sizes.min():
+        raise DataError(f"{name}, row {sizes.argmin() + 1}: 'input_ids' is empty; give it a token at least")
+    if longest is not None and sizes.max() > longest:
+        raise DataError(f"{name}, row {sizes.argmax() + 1}: {sizes.max()} tokens, and the model takes {longest}")
 
 
 def _plain(rows: datasets.Dataset) -> datasets.Dataset:

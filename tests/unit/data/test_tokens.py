@@ -176,6 +176,23 @@ def test_what_the_fingerprint_follows(tmp_path: Path, config: Make, tokenizer: A
     assert len(set(keys)) == len(keys)
 
 
+def test_the_fingerprint_follows_the_plain_values_of_a_foreign_task(config: Make, tokenizer: Any) -> None:
+    class Prefixed(Classification):
+        mark = "a"
+
+        def __init__(self, *stop: str) -> None:
+            self.stop = set(stop)
+
+    def of(task: Classification, **values: Any) -> list[str]:
+        for name, value in values.items():
+            setattr(task, name, value)
+        return begun(task, config(), tokenizer).fingerprint()
+
+    made = [of(Prefixed()), of(Prefixed(), mark="b"), of(Prefixed("x", "y"))]
+    assert len({tuple(found) for found in made}) == 3
+    assert of(Prefixed("y", "x")) == made[2] and of(Classification()) == of(Classification(), mark="b")
+
+
 def test_the_fingerprint_follows_the_methods_that_a_task_replaces(tmp_path: Path, config: Make, tokenizer: Any) -> None:
     path = write(tmp_path / "a.jsonl")
     made = config(train=path, validation=path)

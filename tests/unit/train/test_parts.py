@@ -125,9 +125,42 @@ def test_labels_that_are_no_classes(labels):
         parts(Classification(), rows(labels), rows([0, 1])).tokenised()
 
 
-def test_lists_of_0_and_1_must_be_of_one_length():
-    with pytest.raises(DataError, match=r"^train: the lists in 'labels' must be of one length"):
-        parts(MultiLabel(), rows([[0, 1], [1]]), rows([[0, 1]])).tokenised()
+@pytest.mark.parametrize("odd", [[1], [0, 2], [0, 1, 1]])
+@pytest.mark.parametrize("where", ["train", "validation"])
+def test_lists_of_0_and_1_are_of_one_length(where, odd):
+    good, bad = rows([[0, 1], [1, 1]]), rows([[0, 1], odd])
+    with pytest.raises(DataError, match=rf"^{where}, row 2: 'labels' of tokenised rows must be lists of one length"):
+        parts(MultiLabel(), *((bad, good) if where == "train" else (good, bad))).tokenised()
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), None, "1"])
+def test_numbers_are_finite(odd):
+    labels = [str(0.5), odd] if isinstance(odd, str) else [0.5, odd]
+    with pytest.raises(DataError, match=r"^train, row [12]: .* in 'labels' is no finite number$"):
+        parts(Regression(), rows(labels), rows([0.5])).tokenised()
+
+
+def test_classes_that_training_does_not_have_or_only_one():
+    with pytest.raises(DataError, match=r"^validation, row 2: label 2 is none of the 2 classes"):
+        parts(Classification(), rows([0, 1]), rows([0, 2])).tokenised()
+    with pytest.raises(DataError, match=r"^train: every label of the tokenised rows is 0"):
+        parts(Classification(), rows([0, 0]), rows([0])).tokenised()
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([[1], []], "train, row 2: 'input_ids' is empty"),
+        ([[1], None], "train, row 2: 'input_ids' is empty"),
+        ([[1.5], [2.0]], "train: the column 'input_ids' must hold lists of token numbers"),
+        ([1, 2], "train: the column 'input_ids' must hold lists of token numbers"),
+        ([[1], [1] * 17], "train, row 2: 17 tokens, and the model takes 16"),
+    ],
+)
+def test_tokens_that_are_none(ids, told):
+    made = datasets.Dataset.from_dict({"input_ids": ids, "labels": [0, 1]})
+    with pytest.raises(DataError, match=f"^{told}"):
+        parts(Classification(), made, rows([0, 1])).tokenised()
 
 
 @pytest.mark.parametrize("name", ["train", "validation"])
