@@ -104,12 +104,14 @@ def predict(
     check_output(output)
 
     from isostep.cli.answer_files import AnswerFiles  # after what can be told without torch
-    from isostep.cli.run_folder import task_of
+    from isostep.cli.run_folder import check_answers_are_known, task_of
     from isostep.data import files
     from isostep.train.ranks import end_process_group
 
     if source.exists() and not source.is_file():
         raise DataError(f"{source} is no regular file, and it is read more than once")
+    if task is None:
+        check_answers_are_known(run_dir)
     task = task or task_of(Path(config.model.path), config)
     _check_columns(task, config, next(files.read(source)))  # before anything that takes time
     ranks = _start(config.run.timeout)

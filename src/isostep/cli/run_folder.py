@@ -40,6 +40,20 @@ def _section(module: Any, name: str, keys: Mapping[str, Any]) -> Any:
     return getattr(module, name.capitalize())(**values)
 
 
+def check_answers_are_known(run_dir: Path) -> None:
+    """Raise ConfigError where the run's task makes answers of rows in a way that only its program knows."""
+    try:
+        task = json.loads((run_dir / "env.json").read_text(encoding="utf-8"))["task"]
+        name, replaced = task["name"], ", ".join(task["replaces"])
+    except (OSError, ValueError, LookupError, TypeError):  # no env.json, or an older one
+        return
+    if replaced:
+        raise ConfigError(
+            f"{run_dir} was trained with a task of its own, {name}, which replaces {replaced}; predict with it from "
+            "Python: isostep.cli.predict.predict(run_dir, source, output, task=...)"
+        )
+
+
 def exported(run_dir: Path) -> Path | None:
     """best/ of the run, else final/, else None."""
     return next((run_dir / name for name in ("best", "final") if (run_dir / name).is_dir()), None)

@@ -127,8 +127,8 @@ class Task(ABC):
     def fingerprint(self) -> list[str]:
         """What the tokens follow from beside data and tokenizer: the methods that make them.
 
-        Foreign ones by their code, and by the plain values (numbers, texts, lists, dicts) of the task and its class. One
-        that reads more, a table in a file say, adds it here.
+        Foreign ones by their code, and by the plain values (numbers, texts, lists, dicts) of the task and its class.
+        One that reads more, a table in a file say, adds it here.
         """
         methods = [getattr(type(self), name) for name in ("survey", "encode", "targets")]
         return [str(self.target_type), *map(_source, methods), *_plain_values(self)]
@@ -175,6 +175,13 @@ class Task(ABC):
         if self.labels is None:
             return str(target)
         return f"{self.labels.names[target]} ({target})"
+
+
+def answers_of_its_own(task: Task) -> list[str]:
+    """The methods of a foreign task by which rows become answers in a way that isostep's commands do not know."""
+    names = ("input_columns", "encode", "inputs", "decide", "answers")
+    there = {name: getattr(type(task), name, None) for name in names}
+    return [name for name, method in there.items() if method and not method.__module__.startswith("isostep.")]
 
 
 def _plain_values(task: Task) -> list[str]:

@@ -17,6 +17,7 @@ from isostep.durable import write_atomically
 from isostep.errors import COMPLETED, ConfigError, DivergedError, FolderInUseError, IsostepError, PreemptedError
 from isostep.state import TrainState
 from isostep.tasks import Task, make_task
+from isostep.tasks.base import answers_of_its_own
 from isostep.track import console, environment
 from isostep.track.folder import Claim, claim, holds_a_run, store_config
 from isostep.track.lock import FolderLock
@@ -240,6 +241,7 @@ class _Run:
     def _open_record(self) -> None:
         if self.ranks.is_main:
             facts = environment.describe(self.ranks.world_size, self.accelerator.mixed_precision)
-            write_atomically(self.folder / "env.json", environment.to_json(facts))
+            task = {"name": type(self.parts.task).__qualname__, "replaces": answers_of_its_own(self.parts.task)}
+            write_atomically(self.folder / "env.json", environment.to_json({**facts, "task": task}))
             self.record = Record(self.folder, self.ranks.world_size, self.config.eval.metric.rpartition("/")[0])
             self.tracker = make_tracker(self.config, self.folder, facts)

@@ -28,7 +28,7 @@ from isostep.data.labels import Label, Labels
 from isostep.errors import ConfigError, DataError, FolderInUseError
 from isostep.models.load import load_model
 from isostep.models.tokenizer import load_tokenizer
-from isostep.tasks import Answers, make_task
+from isostep.tasks import Answers, Classification, make_task
 
 WORDS = "a man is here there was never good bad film not very and it they we you now then again".split()  # noqa: SIM905
 
@@ -424,3 +424,18 @@ def test_command_line(single: Path, tmp_path: Path) -> None:
     done = call(str(tmp_path), "--input", "x.csv", "--output", str(tmp_path / "y.csv"))
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert call(str(single), "--input", "x.csv", "--output", "y.csv", "--batch-tokens", "0").returncode == 2
+
+
+def test_a_task_of_ones_own_is_handed_in_or_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", ["ham", "spam"], ("text",))
+    source = tmp_path / "in.csv"
+    source.write_text("text\na man\nnever\n")
+    own = {"task": {"name": "Wary", "replaces": ["decide", "answers"]}}
+    (run / "env.json").write_text(json.dumps(own))
+    with pytest.raises(ConfigError, match=r"trained with a task of its own, Wary, which replaces decide, answers; "):
+        predict.predict(run, source, tmp_path / "out.csv")
+    handed_in = Classification()
+    assert predict.predict(run, source, tmp_path / "out.csv", task=handed_in) is not None
+    for known in ({"task": {"name": "Smoothed", "replaces": []}}, {}):
+        (run / "env.json").write_text(json.dumps(known))
+        assert predict.predict(run, source, tmp_path / "known.csv") is not None

@@ -12,7 +12,7 @@ from sklearn import metrics
 from isostep.data.labels import Labels
 from isostep.errors import ConfigError
 from isostep.tasks import Classification
-from isostep.tasks.base import at_least_fp32
+from isostep.tasks.base import answers_of_its_own, at_least_fp32
 
 
 def task(classes: int, pad: int = 7) -> Classification:
@@ -76,3 +76,16 @@ def test_small_floats_become_fp32_and_others_stay():
     kinds = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     assert [at_least_fp32(torch.zeros(1, dtype=kind)).dtype for kind in kinds] == [
         torch.float32, torch.float32, torch.float32, torch.float64]  # fmt: skip
+
+
+def test_what_of_a_foreign_task_the_commands_do_not_know():
+    class Loss(Classification):
+        def item_losses(self, logits, labels):
+            return 2 * super().item_losses(logits, labels)
+
+    class Wary(Loss):
+        def decide(self, logits):
+            return super().decide(logits)
+
+    assert (answers_of_its_own(Classification()), answers_of_its_own(Loss())) == ([], [])
+    assert answers_of_its_own(Wary()) == ["decide"]
