@@ -49,6 +49,8 @@ def load_tokenizer(config: Config, texts: Callable[[], Iterator[str]], cache: Pa
     else:
         check_source(config)
         tokenizer = _pretrained_tokenizer(config)
+    for key in ("is_local", "local_files_only"):  # where it was loaded from, which save_pretrained would write down
+        tokenizer.init_kwargs.pop(key, None)
     tokenizer.padding_side = "right"
     _ensure_padding(config, tokenizer)
     return tokenizer
@@ -65,8 +67,6 @@ def _pretrained_tokenizer(config: Config) -> PreTrainedTokenizerBase:
     # Without any tokenizer file transformers makes one of the special tokens alone, and every text becomes [UNK].
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ConfigError(f"model.path: {path} holds no tokenizer (no tokenizer.json or vocabulary file)")
-    for key in ("is_local", "local_files_only"):  # where it was loaded from, which save_pretrained would write down
-        tokenizer.init_kwargs.pop(key, None)
     return tokenizer
 
 

@@ -151,6 +151,7 @@ def test_a_step_s_weights_are_its_checkpoints(made: Callable[..., Path], tmp_pat
     assert export_checkpoint(run, tmp_path / "newest") == 6
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "newest" / name).read_bytes() == (run / "final" / name).read_bytes()
+    assert "local" not in (run / "final" / "tokenizer_config.json").read_text()  # where it once lay
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before  # the run is only read
 
 
