@@ -26,7 +26,7 @@ def test_every_snippet_of_the_documentation_runs(tmp_path):
     def rows(name: str) -> list[dict[str, float]]:
         return [json.loads(line) for line in (tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()]
 
-    named = {name for block in blocks for name in re.findall(r'config\("([^"]+)"', block)}
+    named = {name for block in blocks for name in re.findall(r'config\(\s*"([^"]+)"', block)}
     assert {folder.name for folder in (tmp_path / "runs").iterdir()} == named and len(named) == 12
     for name in named:
         assert json.loads((tmp_path / "runs" / name / "status.json").read_text())["state"] == "completed"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import pytest
 import torch
+from jobs import ROOT
 from wandb_file import run_ids
 
 pytestmark = pytest.mark.slow
@@ -101,3 +103,13 @@ def test_a_sweep_is_one_run_a_seed_each_stopped_and_finished_on_its_own(cluster,
     array.until(lambda: cluster.state(second) == "PENDING")
     cluster.run("scontrol", "update", f"JobId={second}", "StartTime=now")
     array.until(lambda: all(cluster.state(f"{array.number}_{seed}") == "COMPLETED" for seed in range(3)), 240)
+
+
+def test_doctor_looks_at_all_nodes_together(cluster, jobs):
+    done = subprocess.run(
+        ["srun", "--nodes=2", "--ntasks-per-node=1", "bash", "slurm/doctor.sh", "--config", "configs/quickstart.yaml",
+         "--run.root", str(jobs.work / "runs"), "--track.wandb", "disabled"],
+        cwd=ROOT, env={**cluster.env, **jobs.env, "PROCS_PER_NODE": "1"}, text=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 on 2 host(s), gloo" in done.stdout and "the same content on every rank" in done.stdout, done.stdout
