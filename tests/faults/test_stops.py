@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
+from launch import environment, train_command
 
 from faults import Started, assert_as_if_nothing_had_happened, settings
 from isostep.checkpoint.store import checkpoints, verify
@@ -59,6 +63,21 @@ def test_p6_in_preprocessing_before_anything_is_trained(work, start, clean):
     assert cut.wait(20) != 0
     assert (cut.status()["state"], cut.status()["exit_code"], cut.status()["step"]) == ("preempted", 75, 0)
     assert_as_if_nothing_had_happened(clean(2), start(config).finish())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_p6_while_torch_is_still_imported(work, number):
+    """Nothing of isostep's own handles signals yet: the default would end the process."""
+    command = train_command(work, settings(work, f"early {number}"), 1)
+    run = subprocess.Popen(
+        command, env=environment(1, work / "cache"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    torch_is_read = f"/proc/{run.pid}/maps"
+    while "libtorch" not in Path(torch_is_read).read_text() and run.poll() is None:
+        time.sleep(0.01)
+    run.send_signal(number)
+    said = run.communicate(timeout=60)[0].decode()
+    assert run.returncode == 75 and f"stopped by {number.name} before the first step" in said, said
 
 
 def test_a_second_signal_during_the_save_changes_nothing(work, start, clean):

@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "isostep"
 # A part may import its own layer's parts and those above it in this list.
 LAYERS = [
-    {"config", "durable", "errors", "state"},
+    {"config", "durable", "early", "errors", "state"},
     {"data", "models", "tasks", "optim"},
     {"train", "checkpoint", "track", "report"},
     {"cli", "__init__", "__main__"},
@@ -21,6 +21,7 @@ ONLY_IN = {"wandb": "track", "peft": "models", "bitsandbytes": "models"}
 HEAVY = {"torch", "transformers", "datasets", "accelerate", "numpy", "sklearn", "pyarrow", "tokenizers", "safetensors"}
 LIGHT = [
     *sorted((SOURCE / "config").glob("*.py")),
+    SOURCE / "early.py",
     SOURCE / "errors.py",
     SOURCE / "__main__.py",
     SOURCE / "cli" / "main.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isostep import early
 from isostep.config.commandline import parse
 from isostep.errors import IsostepError
 
@@ -11,6 +12,7 @@ from isostep.errors import IsostepError
 def run(argv: Sequence[str]) -> int:
     """Train what the arguments say; 0 when the run has completed. Errors carry their exit code."""
     config = parse(argv, prog="train.py")
+    early.listen()
     from isostep.train.fit import fit  # after the arguments: it imports torch
     from isostep.train.ranks import end_process_group
 

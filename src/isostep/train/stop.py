@@ -20,6 +20,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from isostep import early
 from isostep.errors import PreemptedError
 from isostep.track.folder import STOP_FILE
 
@@ -56,6 +57,8 @@ class Stop:
         """Handle the signals within (in the main thread: Python allows no other); those of before come back after."""
         main = threading.current_thread() is threading.main_thread()
         before = {number: signal.signal(number, self._handle) for number in SIGNALS} if main else {}
+        for number in early.heard():
+            self._handle(number, None)
         try:
             yield
         finally:
