@@ -17,6 +17,7 @@ from pathlib import Path
 
 NETWORK = "10.93.0"
 BRIDGE = "isobr0"
+THERE = Path("/run/isostep-cluster")  # the folder of the cluster that is up: one that was killed is cleared away
 PROGRAMS = (
     "slurmctld",
     "slurmd",
@@ -92,6 +93,9 @@ class Cluster:
 
     def up(self) -> None:
         """Start everything and wait until all nodes are idle."""
+        if THERE.exists():
+            Cluster(Path(THERE.read_text())).down()
+        THERE.write_text(str(self.root))
         (self.root / "state").mkdir(parents=True)
         self._hosts(True)
         self._munge()
@@ -180,8 +184,10 @@ class Cluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), 9)
             sh("ip", "netns", "del", node, check=False)
+            sh("ip", "link", "del", f"{node}v", check=False)
         sh("ip", "link", "del", BRIDGE, check=False)
         self._hosts(False)
+        THERE.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

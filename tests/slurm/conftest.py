@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -12,12 +13,20 @@ from jobs import Jobs
 from launch import LAUNCH
 
 
+def leave(number: int, frame: object) -> None:
+    """End by way of the cluster's taking down, which no second signal interrupts."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit("stopped")
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
     if reason := why_not():
         pytest.skip(reason)
+    before = signal.signal(signal.SIGTERM, leave)
     with running(tmp_path_factory.mktemp("slurm") / "cluster") as made:
         yield made
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 # builtin data and model, a row and a checkpoint often enough to be stopped between them
+STEPS = 900
 ARGUMENTS = {
-    "train.max_steps": 420, "eval.every": 100, "eval.max_examples": 50, "checkpoint.every": 25, "track.log_every": 1,
+    "train.max_steps": STEPS, "eval.every": 100, "eval.max_examples": 50, "checkpoint.every": 25, "track.log_every": 1,
     "track.wandb": "disabled", "data.max_train_examples": 1600,
 }  # fmt: skip
 
@@ -54,6 +56,7 @@ class Job:
         self.number = number
         self.folder = folder
         self.log = log
+        self.requeues = 0
 
     def state(self) -> str:
         return self.cluster.state(self.number)
@@ -82,14 +85,22 @@ class Job:
     def trains_on(self, steps: int = 4) -> None:
         """Wait until it has trained a few more steps, in this start."""
         before = self.step()
-        self.until(lambda: self.state() == "RUNNING")
+        self.until(self._runs)
         self.until(lambda: self.step() >= before + steps or self.state() != "RUNNING")
         assert self.state() == "RUNNING", self.text()[-4000:]
 
     def requeued(self) -> None:
-        """Wait until it is pending again, and spare it SLURM's two minutes of waiting."""
-        self.until(lambda: self.state() == "PENDING")
-        self.cluster.run("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+        """Wait until it was started anew."""
+        self.requeues += 1
+        self.until(lambda: self._runs() and self.cluster.restarts(self.number) == self.requeues)
+
+    def _runs(self) -> bool:
+        """Whether it is running. Where it waits, it is spared SLURM's two minutes of it, but for the first seconds: the
+        credential of the start before is being revoked then."""
+        if self.state() == "PENDING":
+            time.sleep(3)
+            self.cluster.run("scontrol", "update", f"JobId={self.number}", "StartTime=now", check=False)
+        return self.state() == "RUNNING"
 
     def ends(self) -> str:
         """Wait for the end; SLURM's state."""
