@@ -20,11 +20,11 @@ from isostep.data.labels import Labels
 from isostep.errors import ConfigError, DataError
 from isostep.models.load import load_model
 from isostep.models.tokenizer import load_tokenizer
+from isostep.tasks import make_task
 from isostep.track.folder import claim, store_config
 from isostep.track.lock import FolderLock
-from isostep.train.prepare import make_data
-
-LABELS = Labels.of(["ham", "spam"])
+from isostep.train import prepare
+from isostep.train.parts import Parts
 
 
 @pytest.fixture
@@ -49,6 +49,14 @@ def config(*overrides: str) -> Config:
     return Config.load(overrides=["--run.name", "r", "--data.max-train-examples", "50", *model, *data, *overrides])
 
 
+TASK = make_task(config())
+TASK.labels = Labels.of(["ham", "spam"])
+
+
+def make_data(config: Config) -> prepare.TokenizedData:
+    return prepare.make_data(config, Parts(make_task(config)))
+
+
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory) -> Path:
     """A classifier's folder as best/ is: made by the product's own export from a fresh builtin:tiny."""
@@ -57,7 +65,7 @@ def exported(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("exported")
     texts = ["win a prize now", "see you at home", "call now to win", "at home now"]
     tokenizer = load_tokenizer(config(), lambda: iter(texts), root / "cache")
-    model: Any = load_model(config(), LABELS, tokenizer)
+    model: Any = load_model(config(), TASK, tokenizer)
     export(model, tokenizer, root / "model", "a card")
     return root / "model"
 
@@ -75,7 +83,7 @@ def test_the_bombs_go_off_where_nobody_takes_care(tmp_path):
 
 def load(folder: Path) -> None:
     named = config("--model.path", str(folder))
-    load_model(named, LABELS, load_tokenizer(named, lambda: iter(()), folder))
+    load_model(named, TASK, load_tokenizer(named, lambda: iter(()), folder))
 
 
 def test_a_model_folder_loads_as_long_as_it_is_whole(model):
@@ -198,9 +206,9 @@ def in_cache(cache: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", ["meta.json", "train.arrow", "validation.arrow"])
 def test_p10_tokens_in_the_cache_are_made_anew_where_they_were_replaced(tmp_path, canary, monkeypatch, name):
     monkeypatch.setenv("ISOSTEP_CACHE", str(tmp_path / "cache"))
-    before, _ = make_data(config())
+    before = make_data(config())
     put(in_cache(tmp_path / "cache", name), canary)
-    after, _ = make_data(config())
+    after = make_data(config())
     assert not after.summary["reused"] and after.train[:] == before.train[:]
 
 

@@ -159,6 +159,7 @@ def test_all_keys_are_documented_and_described() -> None:
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+PRINTABLE = TEXT.filter(str.isprintable)
 NAME = st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9_ é.-]{0,10}[a-z0-9]", fullmatch=True)
 FLOAT = st.floats(min_value=1e-300, max_value=1e300)
 COUNT = st.integers(1, 10**12)
@@ -169,7 +170,7 @@ EVERY: st.SearchStrategy[Any] = st.one_of(st.just("epoch"), COUNT)
 def configs(draw: st.DrawFn) -> Config:
     columns = draw(st.lists(TEXT, min_size=3, max_size=3, unique=True))
     return Config(
-        run=Run(name=draw(NAME), root=draw(TEXT), seed=draw(st.integers(0, 2**32 - 1)), timeout=draw(FLOAT)),
+        run=Run(name=draw(NAME), root=draw(PRINTABLE), seed=draw(st.integers(0, 2**32 - 1)), timeout=draw(FLOAT)),
         data=Data(train=draw(TEXT), text=tuple(columns[:2]), label=columns[2], validation=draw(st.none() | TEXT)),
         model=Model(path="x" + draw(TEXT), dropout=draw(st.none() | st.floats(0, 0.99))),
         batch=Batch(size=draw(COUNT), tokens_per_device=draw(st.none() | COUNT)),
