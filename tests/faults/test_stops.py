@@ -21,7 +21,8 @@ def assert_preempted(run: Started) -> None:
     assert (status["state"], status["exit_code"]) == ("preempted", 75), run.text()
     newest = checkpoints(run.folder / "checkpoints")[0]
     assert verify(newest)["step"] == status["step"]
-    assert status["step"] == max(row["step"] for row in run.rows()), "nothing trained is lost"
+    evaluation_is_due = status["step"] % 5 == 0  # whose row is written after the resume
+    assert status["step"] - evaluation_is_due == max(row["step"] for row in run.rows()), "nothing trained is lost"
 
 
 HOW = {
@@ -43,7 +44,7 @@ def test_p6_a_wish_to_stop_saves_the_step_and_the_same_command_goes_on(work, sta
     assert_as_if_nothing_had_happened(clean(2), start(config).finish())
 
 
-@pytest.mark.parametrize("how", ["SIGTERM to one worker", "a STOP file"])
+@pytest.mark.parametrize("how", ["SIGUSR1 to one worker", "a STOP file"])  # of the rank that is slow: it asks last
 def test_p6_inside_an_evaluation_which_is_made_after_the_resume(work, start, clean, how):
     config = settings(work, f"evaluation, {how}", checkpoint={"every": 1000})
     cut = start(config, fault={"site": "evaluation", "kind": "slow", "seconds": 2, "rank": 0, "step": 10})
