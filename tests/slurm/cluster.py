@@ -56,7 +56,7 @@ JobAcctGatherType=jobacct_gather/none
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait=20
-SlurmdTimeout=15
+SlurmdTimeout=10
 ReturnToService=2
 {nodes}
 PartitionName=batch Nodes=ALL Default=YES State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=25
@@ -107,8 +107,8 @@ class Cluster:
             sh("ip", "link", "add", f"{node}v", "type", "veth", "peer", "name", "eth0", "netns", node)
             sh("ip", "link", "set", f"{node}v", "master", BRIDGE, "up")
             sh("ip", "-n", node, "addr", "add", f"{NETWORK}.{i}/24", "dev", "eth0")
-            self.heal(node)
-            sh("ip", "-n", node, "link", "set", "lo", "up")
+            for link in ("eth0", "lo"):
+                sh("ip", "-n", node, "link", "set", link, "up")
             (self.root / f"spool-{node}").mkdir()
         lines = [f"NodeName={node} NodeAddr={NETWORK}.{i} CPUs={self.cpus} State=UNKNOWN" for i, node in
                  enumerate(self.nodes, 1)]  # fmt: skip
@@ -116,10 +116,13 @@ class Cluster:
         (self.root / "slurm.conf").write_text(conf, encoding="utf-8")
         sh("unshare", "--uts", "sh", "-c", "hostname head; exec slurmctld", env=self.env)
         for node in self.nodes:
-            # entering the network namespace alone: `ip netns exec` mounts another /sys, without the cgroups
-            inside = ["nsenter", f"--net=/run/netns/{node}", "unshare", "--uts", "sh", "-c"]
-            sh(*inside, f"hostname {node}; exec slurmd -N {node}", env=self.env)
+            self._slurmd(node)
         self.until(lambda: self.idle() == len(self.nodes), 60)
+
+    def _slurmd(self, node: str) -> None:
+        # entering the network namespace alone: `ip netns exec` mounts another /sys, without the cgroups
+        inside = ["nsenter", f"--net=/run/netns/{node}", "unshare", "--uts", "sh", "-c"]
+        sh(*inside, f"hostname {node}; exec slurmd -N {node}", env=self.env)
 
     def _munge(self) -> None:
         """A munged of this cluster's own, with its own key and socket."""
@@ -169,7 +172,13 @@ class Cluster:
         sh("ip", "-n", node, "link", "set", "eth0", "down")
 
     def heal(self, node: str) -> None:
+        """Give the network back, and wait until SLURM has the node back: a slurmd that starts says so at once."""
         sh("ip", "-n", node, "link", "set", "eth0", "up")
+        pid = int((self.root / f"slurmd-{node}.pid").read_text())
+        os.kill(pid, 15)
+        self.until(lambda: not Path(f"/proc/{pid}").exists(), 30, "slurmd lives on")
+        self._slurmd(node)
+        self.until(lambda: self.idle() == len(self.nodes), 60, f"{node} is not back")
 
     def down(self) -> None:
         """Stop and remove everything, whatever of it there is."""
