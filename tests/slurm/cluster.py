@@ -55,7 +55,7 @@ AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-KillWait=20
+KillWait=10
 SlurmdTimeout=10
 ReturnToService=2
 {nodes}

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # builtin data and model, a row and a checkpoint often enough to be stopped between them
 STEPS = 800
 ARGUMENTS = {
-    "train.max_steps": STEPS, "eval.every": 100, "eval.max_examples": 50, "checkpoint.every": 25, "track.log_every": 1,
+    "train.max_steps": STEPS, "eval.every": 100, "eval.max_examples": 50, "checkpoint.every": 50, "track.log_every": 1,
     "track.wandb": "disabled", "data.max_train_examples": 1600,
 }  # fmt: skip
 

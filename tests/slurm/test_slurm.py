@@ -62,7 +62,8 @@ def test_stopped_in_every_way_it_ends_as_if_nothing_had_happened(cluster, jobs, 
     assert job.ends() == "COMPLETED", job.text()
     assert (job.status()["state"], job.status()["restarts"], cluster.restarts(job.number)) == ("completed", 6, 5)
     assert_as_if_nothing_had_happened(clean, job)
-    assert len(run_ids(job.folder)) == 1, "one W&B run throughout"
+    parts = list((job.folder / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(parts) == 7 and len(set.union(*map(run_ids, parts))) == 1, "one W&B run throughout"
 
 
 def test_max_requeues_is_an_end(cluster, jobs):
@@ -89,7 +90,7 @@ def test_a_mistake_ends_the_job_at_once_with_its_line_in_the_log(cluster, jobs, 
 
 def test_a_sweep_is_one_run_a_seed_each_stopped_and_finished_on_its_own(cluster, jobs):
     array = jobs.submit("sweep", "--array=0-2", script="sweep.sbatch", procs=1, env={"SWEEP_NAME": "seeds"},
-                        **{"run.name": None, "train.max_steps": 150})  # fmt: skip
+                        **{"run.name": None, "train.max_steps": 100})  # fmt: skip
     folders = [jobs.work / "runs" / f"seeds-{seed}" for seed in range(3)]
     last = f"{array.number}_2"  # whose job id is the whole array's
     array.until(lambda: (folders[2] / "metrics.jsonl").exists())
